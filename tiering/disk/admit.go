@@ -44,15 +44,21 @@ type waiter struct {
 
 // ticket is the tier.Write that Admit returns.
 type ticket struct {
-	tier   *Tier
+	tier   *admission
 	entry  *entry
 	object *tier.Object
+}
+
+// admission decides which objects are written, and queues them.
+type admission struct {
+	*core
+	*space
 }
 
 // Admit implements tier.Tier. It reads memory only. It evicts the entries that have to
 // make room for the object, or leaves some of them to Start if they are many. The worker
 // that writes the object waits until their space is free.
-func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
+func (t *admission) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +76,7 @@ func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	return &ticket{t, e, o}, nil
 }
 
-func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
+func (t *admission) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	if !t.health.state.writable() || t.life != serving {
 		return nil, fmt.Errorf("disk: %s: %w", t.health.state, tier.ErrUnavailable)
 	}
@@ -129,7 +135,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 }
 
 // prepareLocked creates the entry of an object without linking it, and returns its parent too.
-func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
+func (t *admission) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	owner := t.owners[o.Tenant]
 	if owner == nil {
 		return nil, nil, fmt.Errorf("disk: tenant %d is not known: %w", o.Tenant, tier.ErrInvalid)
@@ -163,7 +169,7 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 // entries would not suffice, it evicts nothing and returns an error. After rowsAtOnce
 // evictions it leaves the remaining ones to Start. Until Start has done them, the tenant
 // owes bytes, or the pool is over its limit.
-func (t *Tier) makeRoomLocked(e *entry, room int64) error {
+func (t *admission) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
 	held := owner.total() - owner.owed
 	quota := held + e.charge() - room
@@ -192,22 +198,22 @@ func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 
 // overLocked returns by how many bytes a pool would exceed its limits if some bytes were
 // added.
-func (t *Tier) overLocked(p *pool, bytes int64) int64 {
+func (t *space) overLocked(p *pool, bytes int64) int64 {
 	return max(p.used+bytes-p.budget, t.used()+bytes-t.spaceLimitLocked())
 }
 
-func (t *Tier) overQuotaLocked(e *entry, room int64) error {
+func (t *space) overQuotaLocked(e *entry, room int64) error {
 	return fmt.Errorf("disk: %d bytes for tenant %q, which holds %d of at most %d: %w", e.charge(), e.owner.Name, e.owner.total(), room, tier.ErrQuota)
 }
 
-func (t *Tier) fullLocked(e *entry) error {
+func (t *space) fullLocked(e *entry) error {
 	return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, e.pool.name, e.pool.used, e.pool.budget, tier.ErrFull)
 }
 
 // evictForQuotaLocked evicts the least valuable entry of a tenant among those for which the
 // function may returns true. It returns the freed charge in bytes; 0 means that no such
 // entry is evictable.
-func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed int64) {
+func (t *space) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed int64) {
 	id, ok := a.evict.Victim(may)
 	if !ok {
 		return 0
@@ -220,7 +226,7 @@ func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed 
 }
 
 // evictForRoomLocked evicts a pool's least valuable entry; false = no entry is evictable.
-func (t *Tier) evictForRoomLocked(p *pool) bool {
+func (t *space) evictForRoomLocked(p *pool) bool {
 	v := t.victim(p)
 	if v != nil {
 		t.counters.EvictedRoom++
@@ -229,7 +235,7 @@ func (t *Tier) evictForRoomLocked(p *pool) bool {
 	return v != nil
 }
 
-func (t *Tier) evictLocked(e *entry, quota bool) {
+func (t *space) evictLocked(e *entry, quota bool) {
 	t.counters.EvictedBytes += uint64(e.bytes)
 	if t.cfg.Evicted != nil {
 		view := e.view()
@@ -259,7 +265,7 @@ func (k *ticket) Start(level tier.Level, done func(tier.Level, error)) {
 
 // startLocked adds a waiter, or answers it if nothing is left to write. It reports
 // whether the caller has to queue the write with finishRoomLocked.
-func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
+func (t *admission) startLocked(k *ticket, w waiter) (toQueue bool) {
 	e := k.entry
 	switch {
 	case e.forgotten():
@@ -283,7 +289,7 @@ func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
 // finishRoomLocked does some of the evictions that Admit has left to Start, and queues the
 // write when there is enough room. The result left is true if more entries have to be
 // evicted.
-func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
+func (t *admission) finishRoomLocked(w *write) (left bool, err error) {
 	e := w.entry
 	if e.write != w { // the directory was closed
 		return false, nil
@@ -317,7 +323,7 @@ func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 }
 
 // payLocked subtracts bytes from those that a write and its tenant owe.
-func (t *Tier) payLocked(w *write, bytes int64) {
+func (t *core) payLocked(w *write, bytes int64) {
 	bytes = min(bytes, w.owed)
 	w.owed -= bytes
 	w.entry.owner.owed -= bytes
@@ -339,7 +345,7 @@ func (k *ticket) Cancel() {
 }
 
 // unqueueLocked removes an entry's write from the queue.
-func (t *Tier) unqueueLocked(e *entry) {
+func (t *core) unqueueLocked(e *entry) {
 	w := e.write
 	if w == nil {
 		panic("disk: a write ended twice")

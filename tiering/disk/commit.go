@@ -24,10 +24,16 @@ func (g *group) changes() int { return len(g.remove) + len(g.clear) + len(g.put)
 // groupRows is the most rows of each kind (deleted, rewritten, written) in one batch.
 const groupRows = 128
 
+// committer writes and deletes rows of the catalogue in batches.
+type committer struct {
+	*core
+	*writer
+}
+
 // commitLoop writes and deletes rows until the mount stops and no rows are left to write.
 // Rows that arrive during a batch go into the next one, so batches grow with the latency of
 // the disk.
-func (t *Tier) commitLoop(m *mount) {
+func (t *committer) commitLoop(m *mount) {
 	for {
 		g := t.nextGroup(m)
 		if g.empty() {
@@ -38,7 +44,7 @@ func (t *Tier) commitLoop(m *mount) {
 }
 
 // nextGroup waits for work. An empty group means stop.
-func (t *Tier) nextGroup(m *mount) group {
+func (t *committer) nextGroup(m *mount) group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -52,7 +58,7 @@ func (t *Tier) nextGroup(m *mount) group {
 
 // groupLocked returns the rows that can be committed now. Once the catalogue has failed, the
 // pending writes are dropped, and no row is deleted before the directory is opened again.
-func (t *Tier) groupLocked() (g group) {
+func (t *committer) groupLocked() (g group) {
 	failed := !t.health.state.syncable()
 	if !failed {
 		n := min(len(t.deleting), groupRows)
@@ -81,7 +87,7 @@ func (t *Tier) groupLocked() (g group) {
 }
 
 // commitGroup writes one batch and ends its writes.
-func (t *Tier) commitGroup(m *mount, g *group) {
+func (t *committer) commitGroup(m *mount, g *group) {
 	for _, w := range g.drop {
 		t.failWrite(m, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
 	}
@@ -120,7 +126,7 @@ func (t *Tier) commitGroup(m *mount, g *group) {
 
 // committed updates the entries of a batch that was written: entries with a new row
 // become live.
-func (t *Tier) committed(m *mount, g *group) {
+func (t *committer) committed(m *mount, g *group) {
 	t.mu.Lock()
 	t.counters.Groups++
 	t.counters.GroupObjects += uint64(len(g.put))
@@ -139,7 +145,7 @@ func (t *Tier) committed(m *mount, g *group) {
 
 // enterLiveLocked makes an entry live after its row was written, unless it was forgotten
 // meanwhile.
-func (t *Tier) enterLiveLocked(m *mount, w *write) {
+func (t *committer) enterLiveLocked(m *mount, w *write) {
 	e := w.entry
 	delete(m.flying, w)
 	if e.phase == dropped {
@@ -159,7 +165,7 @@ func (t *Tier) enterLiveLocked(m *mount, w *write) {
 }
 
 // becomeDeletingLocked schedules the deletion of a dropped entry's row.
-func (t *Tier) becomeDeletingLocked(e *entry) {
+func (t *committer) becomeDeletingLocked(e *entry) {
 	t.become(e, deleting)
 	t.rows.Signal()
 }
@@ -167,7 +173,7 @@ func (t *Tier) becomeDeletingLocked(e *entry) {
 // notCommitted ends the writes of a batch that failed. Their rows may have reached the
 // disk or not. So the space that these rows name is not reused before the rows are
 // deleted, or the directory is opened again.
-func (t *Tier) notCommitted(m *mount, g *group, err error) {
+func (t *committer) notCommitted(m *mount, g *group, err error) {
 	t.mu.Each(len(g.remove), rowsAtOnce, func(i int) { t.deleting = append(t.deleting, g.remove[i]) })
 	for _, w := range g.put {
 		t.mu.Lock()
@@ -187,7 +193,7 @@ func (t *Tier) notCommitted(m *mount, g *group, err error) {
 // catalogTrouble enters StateFailed and returns the error for callers. Callers that wait
 // for a sync are notified now: no sync happens before the directory is opened again,
 // which may take any time.
-func (t *Tier) catalogTrouble(err error) error {
+func (t *core) catalogTrouble(err error) error {
 	err = fmt.Errorf("catalogue: %w", err)
 	t.trouble(StateFailed, err)
 	t.answerRaising(tier.ErrGone)

@@ -79,7 +79,7 @@ type Counters struct {
 }
 
 // Counters returns a snapshot.
-func (t *Tier) Counters() Counters {
+func (t *core) Counters() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.counters

@@ -32,7 +32,7 @@ func (m *mount) dormancyOf(fp profile.Fingerprint, cause error) *dormancy {
 
 // dormantLocked returns the number of entries that wait for their profiles, and the cause
 // for one of the profiles.
-func (t *Tier) dormantLocked() (n int, cause string) {
+func (t *core) dormantLocked() (n int, cause string) {
 	if t.mount == nil {
 		return 0, ""
 	}
@@ -47,7 +47,7 @@ func (t *Tier) dormantLocked() (n int, cause string) {
 
 // wake tries to find the profiles that dormant entries wait for, and wakes the entries of
 // those found. Only one goroutine calls it.
-func (t *Tier) wake(m *mount) {
+func (t *core) wake(m *mount) {
 	t.mu.Lock()
 	waiting := make(map[profile.Fingerprint]*profile.Profile, len(m.dormant))
 	for fp, d := range m.dormant {
@@ -89,7 +89,7 @@ func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*pr
 
 // wakeModel makes the dormant entries of a profile visible to lookups. Entries that do
 // not fit the profile are forgotten, together with their descendants.
-func (t *Tier) wakeModel(m *mount, found *model) {
+func (t *core) wakeModel(m *mount, found *model) {
 	d := m.dormant[found.Fingerprint()] // only this goroutine removes it
 	var wrong []*entry
 	woken := 0

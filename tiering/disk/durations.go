@@ -14,4 +14,4 @@ func duration(operation string) prometheus.Histogram {
 }
 
 // Durations returns the tier's histograms.
-func (t *Tier) Durations() []prometheus.Histogram { return []prometheus.Histogram{t.reads, t.writes} }
+func (t *core) Durations() []prometheus.Histogram { return []prometheus.Histogram{t.reads, t.writes} }

@@ -76,7 +76,7 @@ type health struct {
 
 // enterLocked changes the state to the parameter to, if that state may follow the current
 // one. It reports whether it did. No other function changes the state.
-func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
+func (t *core) enterLocked(to State, cause error, now time.Time) bool {
 	h := &t.health
 	if !h.state.leadsTo(to) {
 		return false
@@ -109,7 +109,7 @@ type Health struct {
 }
 
 // Health returns a snapshot.
-func (t *Tier) Health() Health {
+func (t *core) Health() Health {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +125,7 @@ func (t *Tier) Health() Health {
 
 // stalledLocked returns how long a read and a write of the open directory have hung; 0 =
 // none hangs.
-func (t *Tier) stalledLocked() (reads, writes time.Duration) {
+func (t *core) stalledLocked() (reads, writes time.Duration) {
 	if t.mount == nil {
 		return 0, 0
 	}
@@ -133,13 +133,13 @@ func (t *Tier) stalledLocked() (reads, writes time.Duration) {
 }
 
 // readsOffLocked reports whether reads are not tried although the directory is open.
-func (t *Tier) readsOffLocked() bool {
+func (t *core) readsOffLocked() bool {
 	b := &t.health.breaker
 	return !b.closed() && b.open(t.cfg.Now()) || t.mount != nil && t.mount.Reads.Stalled() > 0
 }
 
 // trouble enters a state that an error of the disk has caused, and logs it.
-func (t *Tier) trouble(s State, cause error) {
+func (t *core) trouble(s State, cause error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	news := t.enterLocked(s, cause, now)
@@ -150,7 +150,7 @@ func (t *Tier) trouble(s State, cause error) {
 }
 
 // recovered enters StateOK, if the tier is still in the state from.
-func (t *Tier) recovered(from State) {
+func (t *core) recovered(from State) {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	news := t.health.state == from && t.enterLocked(StateOK, nil, now)
@@ -162,7 +162,7 @@ func (t *Tier) recovered(from State) {
 
 // missing enters StateMissing. Callers that wait for a sync are notified now: their bytes
 // are lost with the directory.
-func (t *Tier) missing(err error) {
+func (t *core) missing(err error) {
 	t.trouble(StateMissing, err)
 	t.answerRaising(tier.ErrGone)
 }

@@ -47,7 +47,7 @@ type Detail struct {
 // name (nil = from the start). It scans all entries and releases the lock after every few
 // entries, so the result is not a snapshot: an entry that is added or removed during the
 // scan may be listed or not.
-func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
+func (t *core) List(f Filter, after *tier.Name, limit int) []Info {
 	var page []Info
 	found := make([]Info, 0, rowsAtOnce)
 	for first, more := 0, limit > 0; more; first += rowsAtOnce {
@@ -66,7 +66,7 @@ func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 // look examines rowsAtOnce places of the table, beginning with number first. It appends to
 // found the matching entries whose names are between after and last (nil = no bound). It
 // returns false when no places are left.
-func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) ([]Info, bool) {
+func (t *core) look(f Filter, after, last *tier.Name, first int, found []Info) ([]Info, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	places := t.ids.Places()
@@ -135,7 +135,7 @@ func (e *entry) info() Info {
 // Detail returns an entry with its manifest from the catalogue. Calling it does not count
 // as a use of the entry. ErrGone means that there is no such entry, and ErrUnavailable that
 // the manifest cannot be read.
-func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
+func (t *core) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	t.mu.Lock()
 	e := t.findLocked(&n)
 	if e == nil {
@@ -187,7 +187,7 @@ type Usage struct {
 
 // Usage returns a snapshot of each pool. It reads a few tenants at a time, so their sum
 // may differ from the pool's UsedBytes.
-func (t *Tier) Usage() Usage {
+func (t *core) Usage() Usage {
 	t.mu.Lock()
 	u := Usage{LeavingBytes: t.leaving}
 	accounts, m := t.accounts, t.mount

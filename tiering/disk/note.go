@@ -12,7 +12,7 @@ const maxNoteBytes = 32 << 20
 // KeepNote stores a small file under a name in the directory and syncs it. It replaces the
 // previous content atomically. ErrUnavailable means that the directory is not open. The
 // call hangs as long as the disk does.
-func (t *Tier) KeepNote(name string, content []byte) error {
+func (t *core) KeepNote(name string, content []byte) error {
 	if len(content) > maxNoteBytes {
 		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tier.ErrInvalid)
 	}
@@ -29,7 +29,7 @@ func (t *Tier) KeepNote(name string, content []byte) error {
 
 // Note returns the content that KeepNote stored last. fs.ErrNotExist means that there is no
 // note of that name, and ErrUnavailable that the directory is not open.
-func (t *Tier) Note(name string) ([]byte, error) {
+func (t *core) Note(name string) ([]byte, error) {
 	m, done, err := t.useMount()
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (t *Tier) Note(name string) ([]byte, error) {
 }
 
 // useMount keeps the directory open until the returned function is called.
-func (t *Tier) useMount() (m *mount, done func(), err error) {
+func (t *core) useMount() (m *mount, done func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mount == nil || !t.health.state.open() {
@@ -53,7 +53,7 @@ func (t *Tier) useMount() (m *mount, done func(), err error) {
 	return t.mount, t.endUse, nil
 }
 
-func (t *Tier) endUse() {
+func (t *core) endUse() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.endUseLocked()

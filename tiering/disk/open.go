@@ -22,7 +22,7 @@ import (
 
 // attach opens the directory, loads its entries, and enters the resulting state. It reports
 // whether the directory was opened.
-func (t *Tier) attach() bool {
+func (t *core) attach() bool {
 	began := time.Now()
 	v, err := volume.Open(t.volume())
 	var o *opening
@@ -59,7 +59,7 @@ func (t *Tier) attach() bool {
 // volume returns the options for opening the directory. If a directory was open before,
 // only the same directory is accepted: an empty one at its path may be the mount point of
 // a disk that is gone.
-func (t *Tier) volume() volume.Options {
+func (t *core) volume() volume.Options {
 	o := t.cfg.volume()
 	o.Store = t.store
 	o.Existing = o.Existing || t.store != (slab.StoreID{})
@@ -67,7 +67,7 @@ func (t *Tier) volume() volume.Options {
 }
 
 // useGranule adopts the directory's granule, if the configuration has another.
-func (t *Tier) useGranule(granule int64) {
+func (t *core) useGranule(granule int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cfg.GranuleBytes = granule
@@ -116,7 +116,7 @@ type opening struct {
 
 // load creates entries from the plausible rows; it does not read their extents. It deletes
 // the other rows and syncs the deletion before anything is written to their space.
-func (t *Tier) load(v *volume.Volume) (*opening, error) {
+func (t *core) load(v *volume.Volume) (*opening, error) {
 	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed.from(v.Format.ID), log: t.log}
 	profiles, unread, err := v.Profiles()
 	if err != nil {

@@ -171,8 +171,10 @@ func TestRemoveTakesAllThatExtendIt(t *testing.T) {
 
 // Rows of a child are written after those of its parent, whichever is ready first.
 func TestChildWaitsForItsParent(t *testing.T) {
-	var tr Tier
-	tr.rows = sync.NewCond(&tr.mu)
+	c := &core{}
+	c.rows = sync.NewCond(&c.mu)
+	w := &writer{core: c}
+	tr := &Tier{core: c, writer: w, committer: &committer{c, w}}
 	up := &entry{phase: writing, Row: catalog.Row{Generation: 2}}
 	up.write = &write{entry: up}
 	child := &entry{phase: writing, parent: up}

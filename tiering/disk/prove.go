@@ -8,10 +8,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// prover reads the entries that a killed process wrote in its last seconds, and drops those
+// that are damaged.
+type prover struct{ *core }
+
 // proveLoop reads the suspects, until the mount stops. These are the entries that a killed
 // process wrote in its last seconds. Dormant entries are read once their profiles become
 // known.
-func (t *Tier) proveLoop(ctx context.Context, m *mount) {
+func (t *prover) proveLoop(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for !m.stopping {
@@ -27,7 +31,7 @@ func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 }
 
 // proveAll reads the suspects one by one.
-func (t *Tier) proveAll(ctx context.Context, m *mount) {
+func (t *prover) proveAll(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	list := t.suspects
 	t.mu.Unlock()
@@ -69,7 +73,7 @@ func (e *entry) doubted() bool { return e.Level == uint8(tier.LevelMemory) }
 
 // skipSuspectsLocked removes entries from the front of the list that are no longer
 // suspect.
-func (t *Tier) skipSuspectsLocked() {
+func (t *core) skipSuspectsLocked() {
 	for range rowsAtOnce {
 		if len(t.suspects) == 0 || t.suspects[0].unproven() {
 			return
@@ -81,7 +85,7 @@ func (t *Tier) skipSuspectsLocked() {
 // prove reads and verifies one held entry, and releases it. If the bytes are right, the
 // entry is trusted; if they are wrong, it is forgotten. If they cannot be read now, it
 // stays suspect.
-func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
+func (t *prover) prove(ctx context.Context, m *mount, e *entry) {
 	x, err := payload.ReadExtent(m, e.Runs)
 	if err == nil {
 		if err = x.Agrees(&e.Row, e.owner.Name); err != nil {
@@ -109,7 +113,7 @@ func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 
 // trustLocked makes a suspect entry logged, after its bytes were read and verified. The
 // next sync makes it synced.
-func (t *Tier) trustLocked(e *entry) {
+func (t *core) trustLocked(e *entry) {
 	if e.phase == suspect {
 		t.become(e, logged)
 	}

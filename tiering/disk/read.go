@@ -12,9 +12,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// reader reads entries.
+type reader struct{ *core }
+
 // Read implements tier.Tier. It runs in the caller's goroutine and up to Config.Workers
 // others. If the disk fails, it tries once more.
-func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
+func (t *reader) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	began := t.cfg.Now()
 	e, m, key, err := t.beginRead(want, dst, began)
 	if err != nil {
@@ -39,7 +42,7 @@ func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*t
 // key, the read has to verify the entry's seal with it. That is done once per entry after
 // opening: other users cannot access the directory, and a process that can change its
 // files can also read the key.
-func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, *extent.Key, error) {
+func (t *reader) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, *extent.Key, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b := &t.health.breaker; b.open(now) {
@@ -66,7 +69,7 @@ func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*en
 }
 
 // holdLocked keeps an entry's space and the mount from being released during a read.
-func (t *Tier) holdLocked(e *entry) {
+func (t *core) holdLocked(e *entry) {
 	e.readers++
 	if e.readers == 1 {
 		t.pin(e, 1)
@@ -76,7 +79,7 @@ func (t *Tier) holdLocked(e *entry) {
 
 // letGo undoes holdLocked. If the entry was removed meanwhile and no other reads are
 // left, it frees the space.
-func (t *Tier) letGo(m *mount, e *entry) {
+func (t *core) letGo(m *mount, e *entry) {
 	t.mu.Lock()
 	e.readers--
 	if e.readers == 0 && e.phase.live() {
@@ -94,7 +97,7 @@ func (t *Tier) letGo(m *mount, e *entry) {
 }
 
 // endUseLocked ends one use of the mount.
-func (t *Tier) endUseLocked() {
+func (t *core) endUseLocked() {
 	if t.reading--; t.reading == 0 {
 		t.idle.Broadcast()
 	}
@@ -114,7 +117,7 @@ func checkDestination(e *entry, dst []gpuipc.Ref) error {
 
 // endRead counts the result of a read, forgets the entry if it was corrupt or unreadable,
 // and releases it.
-func (t *Tier) endRead(m *mount, e *entry, err error, began time.Time) {
+func (t *reader) endRead(m *mount, e *entry, err error, began time.Time) {
 	now := t.cfg.Now()
 	b := &t.health.breaker
 	t.mu.Lock()

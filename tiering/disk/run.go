@@ -164,7 +164,7 @@ func (t *Tier) keep(m *mount, while time.Duration) {
 }
 
 // wantSync requests a sync.
-func (t *Tier) wantSync() {
+func (t *core) wantSync() {
 	t.mu.Lock()
 	t.syncing.due = true
 	t.syncs.Signal()

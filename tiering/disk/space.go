@@ -7,10 +7,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// space frees and hands out room on the disk: it grows slabs, and evicts entries for a
+// tenant's quota or for a full pool.
+type space struct{ *core }
+
 // takeSpace allocates space for an entry. It creates a slab or waits until the space of
 // forgotten entries is free. Admit has counted the room, so there will be space unless a
 // slab could not be created since.
-func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
+func (t *space) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
 	for {
 		t.mu.Lock()
 		seen := m.frees
@@ -38,7 +42,7 @@ func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
 
 // waitSpace waits until mount.frees differs from seen, which means that space was freed.
 // It evicts an entry if no space is about to become free.
-func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
+func (t *space) waitSpace(m *mount, e *entry, seen uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.syncing.spaceWanted++
@@ -57,22 +61,22 @@ func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
 		}
 		t.rows.Signal()
 		t.syncs.Signal()
-		t.space.Wait()
+		t.room.Wait()
 	}
 	return nil
 }
 
 // giveSpace returns space from takeSpace that was not used.
-func (t *Tier) giveSpace(m *mount, runs []slab.Run) {
+func (t *space) giveSpace(m *mount, runs []slab.Run) {
 	m.Space.Free(runs)
 	t.mu.Lock()
 	m.frees++
 	t.mu.Unlock()
-	t.space.Broadcast()
+	t.room.Broadcast()
 }
 
 // releaseSpace frees the space of an entry that is gone.
-func (t *Tier) releaseSpace(m *mount, e *entry) {
+func (t *core) releaseSpace(m *mount, e *entry) {
 	if e.Runs == nil {
 		return
 	}
@@ -83,13 +87,13 @@ func (t *Tier) releaseSpace(m *mount, e *entry) {
 	}
 	m.frees++
 	t.mu.Unlock()
-	t.space.Broadcast()
+	t.room.Broadcast()
 }
 
 // grow creates one more slab, if the budget and the file system allow it. Only one worker
 // does so at a time. The result grown is true if there may be new space: from the new slab,
 // or because space was freed since m.frees had the value seen.
-func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
+func (t *space) grow(m *mount, seen uint64) (grown bool, err error) {
 	m.growing.Lock()
 	defer m.growing.Unlock()
 	t.mu.Lock()
@@ -123,12 +127,12 @@ func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	m.capacity += m.CountSlab(made)
 	m.frees++
 	t.mu.Unlock()
-	t.space.Broadcast()
+	t.room.Broadcast()
 	return true, nil
 }
 
 // growableLocked returns the number of slabs that may be created.
-func (t *Tier) growableLocked(m *mount) int64 {
+func (t *space) growableLocked(m *mount) int64 {
 	if t.health.state != StateOK {
 		return 0
 	}
@@ -137,6 +141,6 @@ func (t *Tier) growableLocked(m *mount) int64 {
 
 // spaceLimitLocked returns the bytes available to all entries together, including slabs
 // that may still be created.
-func (t *Tier) spaceLimitLocked() int64 {
+func (t *space) spaceLimitLocked() int64 {
 	return t.mount.capacity + t.growableLocked(t.mount)*(t.cfg.SlabBytes-t.cfg.GranuleBytes)
 }

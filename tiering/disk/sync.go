@@ -24,10 +24,13 @@ type syncRound struct {
 	synced   uint64 // generation up to which all bytes are synced after this sync
 }
 
+// syncer syncs data and rows, and then raises the level of the entries.
+type syncer struct{ *core }
+
 // syncLoop syncs when requested, until the mount stops. It runs concurrently with the
 // committer, so that writers that need no sync do not wait for one. Writers that need a
 // sync share it.
-func (t *Tier) syncLoop(m *mount) {
+func (t *syncer) syncLoop(m *mount) {
 	for {
 		t.mu.Lock()
 		for !t.syncDueLocked() && !m.stopping {
@@ -46,7 +49,7 @@ func (t *Tier) syncLoop(m *mount) {
 // syncDueLocked reports whether to sync now: a caller waits for a level, a worker waits
 // for space that a synced deletion would free, or a sync is due by the clock. A failed
 // catalogue is not synced.
-func (t *Tier) syncDueLocked() bool {
+func (t *syncer) syncDueLocked() bool {
 	s := &t.syncing
 	if !t.health.state.syncable() {
 		return false
@@ -54,7 +57,7 @@ func (t *Tier) syncDueLocked() bool {
 	return len(s.raising) > 0 || s.spaceWanted > 0 && len(t.deleted) > 0 || s.due && len(t.logged)+len(t.deleted) > 0
 }
 
-func (t *Tier) beginSyncLocked(m *mount) syncRound {
+func (t *syncer) beginSyncLocked(m *mount) syncRound {
 	r := syncRound{slabs: m.dirty, logged: t.logged, deleted: t.deleted, failures: m.failures, synced: t.syncedLocked(m)}
 	m.dirty = map[uint32]bool{}
 	t.logged, t.deleted, t.syncing.due = nil, nil, false
@@ -63,7 +66,7 @@ func (t *Tier) beginSyncLocked(m *mount) syncRound {
 
 // syncedLocked returns a generation up to which all bytes will be synced by a sync that
 // begins now. Entries of higher generations are suspect when the directory is opened next.
-func (t *Tier) syncedLocked(m *mount) uint64 {
+func (t *syncer) syncedLocked(m *mount) uint64 {
 	synced := m.highest
 	for _, g := range m.flying {
 		synced = min(synced, g-1)
@@ -78,7 +81,7 @@ func (t *Tier) syncedLocked(m *mount) uint64 {
 // The method sync performs the round r. If it succeeds, the logged entries become synced,
 // and the space of deleted entries is freed. It notifies the waiters in any case. The
 // result data is the error of the slabs, and rows is the error of the catalogue.
-func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
+func (t *syncer) sync(m *mount, r *syncRound) (data, rows error) {
 	data, rows = m.Sync(slices.Sorted(maps.Keys(r.slabs)), r.synced)
 	why := error(tier.ErrGone)
 	switch {
@@ -98,7 +101,7 @@ func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 
 // answerRaising answers the callers that wait for a sync, or makes them wait for the next
 // one. The error why is for callers whose entry was forgotten.
-func (t *Tier) answerRaising(why error) {
+func (t *core) answerRaising(why error) {
 	t.mu.Lock()
 	waiting := t.syncing.raising
 	t.syncing.raising = nil
@@ -114,7 +117,7 @@ func (t *Tier) answerRaising(why error) {
 }
 
 // awaitLevelLocked answers a waiter of a live entry, or makes it wait for a sync.
-func (t *Tier) awaitLevelLocked(w waiter) {
+func (t *core) awaitLevelLocked(w waiter) {
 	level := w.entry.phase.level()
 	if t.health.state == StateMissing {
 		level = tier.LevelMemory // the next opening will not find the row, which is in another directory
@@ -132,7 +135,7 @@ func (t *Tier) awaitLevelLocked(w waiter) {
 
 // answerLocked calls a waiter back from another goroutine without the lock, as tier.Write
 // promises.
-func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
+func (t *core) answerLocked(w waiter, reached tier.Level, err error) {
 	t.answers++
 	go func() {
 		defer t.answered()
@@ -140,7 +143,7 @@ func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
 	}()
 }
 
-func (t *Tier) answered() {
+func (t *core) answered() {
 	t.mu.Lock()
 	t.answers--
 	t.idle.Broadcast()
@@ -148,7 +151,7 @@ func (t *Tier) answered() {
 }
 
 // synced updates the entries of a round after a successful sync.
-func (t *Tier) synced(m *mount, r *syncRound) {
+func (t *syncer) synced(m *mount, r *syncRound) {
 	var unsure, free []*entry
 	t.mu.Each(len(r.logged), rowsAtOnce, func(i int) {
 		e := r.logged[i]
@@ -186,7 +189,7 @@ func (t *Tier) synced(m *mount, r *syncRound) {
 // as synced: after an error the kernel drops the data that it could not write, and
 // reports success for the next sync. They cannot stay logged either, since the next
 // opening would not know of the error.
-func (t *Tier) syncFailed(m *mount, r *syncRound) {
+func (t *syncer) syncFailed(m *mount, r *syncRound) {
 	t.mu.Lock()
 	m.failures++
 	t.mu.Unlock()
@@ -201,7 +204,7 @@ func (t *Tier) syncFailed(m *mount, r *syncRound) {
 }
 
 // forgetUnsure forgets entries whose bytes may not be on the disk.
-func (t *Tier) forgetUnsure(list []*entry) {
+func (t *syncer) forgetUnsure(list []*entry) {
 	for _, e := range list {
 		t.mu.Lock()
 		if e.phase.live() {
@@ -214,7 +217,7 @@ func (t *Tier) forgetUnsure(list []*entry) {
 
 // keepDeleted leaves the deletions that could not be synced to the next sync, or to the
 // next opening.
-func (t *Tier) keepDeleted(r *syncRound) {
+func (t *syncer) keepDeleted(r *syncRound) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counters.SyncErrors++

@@ -15,8 +15,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tier is a disk below memory. It implements tier.Tier.
+// Tier is a disk below memory. It implements tier.Tier. It consists of parts that share core;
+// a part embeds the parts that it uses. Tier itself opens, runs and closes the directory.
 type Tier struct {
+	*core
+	*space
+	*admission
+	*writer
+	*committer
+	*syncer
+	*reader
+	*prover
+}
+
+// core is the state that all parts of a tier share, and what they do with it.
+type core struct {
 	cfg   Config // GranuleBytes and SlabBytes are replaced with those of the directory
 	log   zerolog.Logger
 	coder *payload.Encoder
@@ -26,7 +39,7 @@ type Tier struct {
 	jobs  *sync.Cond // workers wait for a queued write
 	rows  *sync.Cond // the committer waits for rows to write or delete
 	syncs *sync.Cond // the syncer
-	space *sync.Cond // workers wait for free space
+	room  *sync.Cond // workers wait for free space
 	idle  *sync.Cond // others wait for the end of reads, writes or Run
 
 	mu lockhold.Mutex // guards the fields below
@@ -82,7 +95,7 @@ type model struct {
 func newModel(p *profile.Profile) *model { return &model{Profile: p, name: p.Identity().Model} }
 
 // modelLocked returns the model of a profile, and creates it if necessary.
-func (t *Tier) modelLocked(p *profile.Profile) *model {
+func (t *core) modelLocked(p *profile.Profile) *model {
 	m := t.models[p.Fingerprint()]
 	if m == nil {
 		m = newModel(p)
@@ -99,23 +112,26 @@ func Open(cfg Config) (*Tier, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	t := &Tier{
+	c := &core{
 		cfg: cfg, log: cfg.Log, coder: payload.NewEncoder(cfg.Device, cfg.Coded, cfg.QueueBytes),
 		models: map[profile.Fingerprint]*model{},
 		reads:  duration("read"), writes: duration("write"),
 		health: health{state: StateOpening, since: cfg.Now()}, queue: queue{all: map[*write]struct{}{}},
 	}
-	for _, c := range [...]**sync.Cond{&t.jobs, &t.rows, &t.syncs, &t.space, &t.idle} {
-		*c = sync.NewCond(&t.mu)
+	for _, cond := range [...]**sync.Cond{&c.jobs, &c.rows, &c.syncs, &c.room, &c.idle} {
+		*cond = sync.NewCond(&c.mu)
 	}
-	t.table = t.newTable()
+	c.table = c.newTable()
+	s := &space{c}
+	w := &writer{c, s}
+	t := &Tier{c, s, &admission{c, s}, w, &committer{c, w}, &syncer{c}, &reader{c}, &prover{c}}
 	if !cfg.OpenLater {
 		t.attach()
 	}
 	return t, nil
 }
 
-func (t *Tier) newTable() table {
+func (t *core) newTable() table {
 	return newTable(budgets(&t.cfg), t.cfg.Tenants, t.cfg.Eviction, t.cfg.Find, t.cfg.Held)
 }
 
@@ -134,13 +150,13 @@ func budgets(cfg *Config) (b [poolCount]int64) {
 }
 
 // round rounds a number of bytes up to whole granules.
-func (t *Tier) round(bytes int64) int64 {
+func (t *core) round(bytes int64) int64 {
 	return (bytes + t.cfg.GranuleBytes - 1) &^ (t.cfg.GranuleBytes - 1)
 }
 
 // wakeLocked makes all waiters check the state again.
-func (t *Tier) wakeLocked() {
-	for _, c := range [...]*sync.Cond{t.jobs, t.rows, t.syncs, t.space, t.idle} {
+func (t *core) wakeLocked() {
+	for _, c := range [...]*sync.Cond{t.jobs, t.rows, t.syncs, t.room, t.idle} {
 		c.Broadcast()
 	}
 }
@@ -153,7 +169,7 @@ const rowsAtOnce = 8
 
 // findLocked returns the live entry of a name; nil if there is none or the directory is
 // not open.
-func (t *Tier) findLocked(n *tier.Name) *entry {
+func (t *core) findLocked(n *tier.Name) *entry {
 	e := t.index[*n]
 	if e == nil || !e.phase.live() || !t.health.state.open() {
 		return nil
@@ -162,7 +178,7 @@ func (t *Tier) findLocked(n *tier.Name) *entry {
 }
 
 // Lookup implements tier.Tier.
-func (t *Tier) Lookup(n *tier.Name) (tier.Entry, bool) {
+func (t *core) Lookup(n *tier.Name) (tier.Entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.findLocked(n)
@@ -173,7 +189,7 @@ func (t *Tier) Lookup(n *tier.Name) (tier.Entry, bool) {
 }
 
 // Used implements tier.Tier.
-func (t *Tier) Used(id tier.TenantID) int64 {
+func (t *core) Used(id tier.TenantID) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if a := t.owners[id]; a != nil {
@@ -183,7 +199,7 @@ func (t *Tier) Used(id tier.TenantID) int64 {
 }
 
 // Touch implements tier.Tier.
-func (t *Tier) Touch(n *tier.Name) {
+func (t *core) Touch(n *tier.Name) {
 	now := t.cfg.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,7 +209,7 @@ func (t *Tier) Touch(n *tier.Name) {
 }
 
 // Trim implements tier.Tier.
-func (t *Tier) Trim(id tier.TenantID, bytes int64, spare []tier.Name) (freed int64, more bool) {
+func (t *space) Trim(id tier.TenantID, bytes int64, spare []tier.Name) (freed int64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.owners[id]
@@ -231,7 +247,7 @@ func (t *table) notIn(names []tier.Name) func(policy.ID) bool {
 // Remove implements tier.Tier. It also removes the entry's descendants and abandons its
 // write if that is in flight. After a crash before the next sync, the entry may reappear.
 // The next sync comes at the latest after Config.SyncEvery.
-func (t *Tier) Remove(n *tier.Name) bool {
+func (t *core) Remove(n *tier.Name) bool {
 	t.mu.Lock()
 	e := t.index[*n]
 	if e == nil {
@@ -249,7 +265,7 @@ func (t *Tier) Remove(n *tier.Name) bool {
 
 // forgetTree forgets an entry and its descendants, unless the entry is already forgotten.
 // It releases the lock in between.
-func (t *Tier) forgetTree(e *entry) {
+func (t *core) forgetTree(e *entry) {
 	turns := t.mu.Turns()
 	for left := true; left; {
 		turns.Lock()
@@ -260,7 +276,7 @@ func (t *Tier) forgetTree(e *entry) {
 
 // forgetTreeLocked forgets some of the descendants of e, leaves first, and finally e. The
 // result left is true if some of them remain.
-func (t *Tier) forgetTreeLocked(e *entry) (left bool) {
+func (t *core) forgetTreeLocked(e *entry) (left bool) {
 	if e.forgotten() {
 		return false
 	}
@@ -280,7 +296,7 @@ func (t *Tier) forgetTreeLocked(e *entry) (left bool) {
 }
 
 // forgetLocked forgets an entry without children.
-func (t *Tier) forgetLocked(e *entry) {
+func (t *core) forgetLocked(e *entry) {
 	t.forget(e)
 	if e.phase == gone { // its write was not started
 		t.counters.WritesDropped++

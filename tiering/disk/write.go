@@ -13,8 +13,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// writer writes the data of queued objects; its loop runs in several workers.
+type writer struct {
+	*core
+	*space
+}
+
 // writeLoop writes queued objects until the mount stops. Each worker runs one.
-func (t *Tier) writeLoop(ctx context.Context, m *mount) {
+func (t *writer) writeLoop(ctx context.Context, m *mount) {
 	for {
 		w := t.nextWrite(m)
 		if w == nil {
@@ -31,7 +37,7 @@ func (t *Tier) writeLoop(ctx context.Context, m *mount) {
 }
 
 // nextWrite waits for a queued write; nil = the mount stops.
-func (t *Tier) nextWrite(m *mount) *write {
+func (t *writer) nextWrite(m *mount) *write {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q := &t.queue
@@ -52,7 +58,7 @@ func (t *Tier) nextWrite(m *mount) *write {
 }
 
 // writableLocked returns why an entry cannot be written now; nil = it can.
-func (t *Tier) writableLocked(e *entry) error {
+func (t *core) writableLocked(e *entry) error {
 	if e.forgotten() {
 		return fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone)
 	}
@@ -64,7 +70,7 @@ func (t *Tier) writableLocked(e *entry) error {
 
 // writeObject writes an object's header and payload to free space. Its row is written
 // later. When writeObject returns, the object's memory is no longer used.
-func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
+func (t *writer) writeObject(ctx context.Context, m *mount, w *write) error {
 	e := w.entry
 	t.mu.Lock()
 	err := t.writableLocked(e)
@@ -101,7 +107,7 @@ func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 }
 
 // makeHeader assigns a generation and space to an entry, and returns a header with both.
-func (t *Tier) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header, error) {
+func (t *writer) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header, error) {
 	h := extent.Header{Name: e.Name, Coded: p.Coded, PayloadBytes: p.Bytes, HeaderBytes: extent.HeaderBytes(len(p.Manifest))}
 	end := m.Writes.Begin()
 	var err error
@@ -115,7 +121,7 @@ func (t *Tier) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header
 }
 
 // locate records the generation and location of an entry before its bytes are written.
-func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) error {
+func (t *writer) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) error {
 	e := w.entry
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +145,7 @@ func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) 
 // The method written is called when the bytes of write w are in slabs. It passes w to the
 // committer, which may answer the waiters of w at once. If the parent entry is also being
 // written, w is held back until the parent's write is ready.
-func (t *Tier) written(m *mount, w *write) {
+func (t *writer) written(m *mount, w *write) {
 	e := w.entry
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +163,7 @@ func (t *Tier) written(m *mount, w *write) {
 }
 
 // readyLocked passes a write, and the writes that wait for it, to the committer.
-func (t *Tier) readyLocked(w *write) {
+func (t *core) readyLocked(w *write) {
 	w.ready = true
 	t.queue.ready = append(t.queue.ready, w)
 	for _, f := range w.followers {
@@ -169,7 +175,7 @@ func (t *Tier) readyLocked(w *write) {
 
 // writeTrouble enters the state that a failed write leads to, and returns the error for
 // its waiters.
-func (t *Tier) writeTrouble(err error) error {
+func (t *writer) writeTrouble(err error) error {
 	t.trouble(afterWrite(err), err)
 	return fmt.Errorf("disk: %w: %w", err, answer(err))
 }
@@ -185,7 +191,7 @@ const (
 
 // writeFailed decides whether a failed write is due to a few bad blocks or to the disk as
 // a whole.
-func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
+func (t *writer) writeFailed(m *mount, e *entry, err error) error {
 	if !errors.Is(err, unix.EIO) {
 		return t.writeTrouble(err)
 	}
@@ -207,7 +213,7 @@ func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
 }
 
 // failWrite ends a write that has no row, and forgets its entry.
-func (t *Tier) failWrite(m *mount, w *write, err error) {
+func (t *core) failWrite(m *mount, w *write, err error) {
 	e := w.entry
 	t.mu.Lock()
 	if e.forgotten() {
@@ -233,7 +239,7 @@ func (t *Tier) failWrite(m *mount, w *write, err error) {
 // endWriteLocked ends a write. If err is not nil, it answers the waiters with err.
 // Otherwise each waiter gets the level that the entry has, or continues to wait for the
 // level that it requested.
-func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
+func (t *core) endWriteLocked(w *write, reached tier.Level, err error) {
 	for _, waiter := range w.waiters {
 		if err != nil {
 			t.answerLocked(waiter, reached, err)
