@@ -113,7 +113,7 @@ type Member struct {
 	Fetch *MemberFetch `json:"fetch,omitempty"` // nil = not in use, or this node
 }
 
-// MemberIndex is what this node knows of a member's set of names.
+// MemberIndex shows how much of a member's set of names this node knows.
 type MemberIndex struct {
 	Names    int64      `json:"names"`           // known names
 	Version  uint64     `json:"version"`         // the latest known change

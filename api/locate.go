@@ -116,7 +116,7 @@ type LocatedNode struct {
 	// DiskTokens is the number of tokens that the node has only on disk. It is absent where
 	// MemoryTokens is.
 	DiskTokens *int `json:"disk_tokens,omitempty"`
-	// SavedMillis is how much shorter the time to first token is than with a full prefill, if only
+	// SavedMillis is the reduction of the time to first token compared with a full prefill, if only
 	// objects of this node are used. The objects of a node other than the one that answers are
 	// assumed to be in memory.
 	SavedMillis float64 `json:"saved_ms"`

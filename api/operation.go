@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// operation is what openapi.json says of a route, apart from its path and rights. Only the
+// operation describes a route for openapi.json, apart from its path and rights. Only the
 // test that writes openapi.json reads it.
 type operation struct {
 	summary string

@@ -30,7 +30,7 @@ const (
 	CodeFull             = "full"                  // 507
 )
 
-// types lists the problems with a type of their own. All others have the type about:blank and
+// types lists the problems that have their own type. All others have the type about:blank and
 // the title of their HTTP status.
 var types = map[string]struct{ uri, title string }{
 	CodeChanged:     {"urn:spliced:problem:changed", "Changed Meanwhile"},

@@ -354,7 +354,7 @@ func (t routeTable) find(path string) (methodTable, string, bool) {
 	return m, path[cut:], ok && cut < len(path)
 }
 
-// writeJSON answers with v, which must encode as JSON without an error of its own.
+// writeJSON answers with v. Encoding v as JSON must not fail.
 func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -51,7 +51,7 @@ func (h *held) keep() error {
 }
 
 // changed returns ErrGone if the memory may have been reused. If it returns nil after a copy,
-// the copied bytes are those of the lease.
+// the copy has the leased bytes.
 func (h *held) changed() error {
 	if !h.until.IsZero() && !time.Now().Before(h.until) {
 		return fmt.Errorf("lease %d has expired: %w", h.id, ErrGone)

@@ -111,7 +111,8 @@ func (o *object) Read(i int, dst []byte) error {
 func hasRows(p *profile.Part) bool { return p.Kind == profile.PartK || p.Kind == profile.PartV }
 
 // Floats reads part i, packed or not, into dst as F32 numbers in the order of the part's shape.
-// len(dst) must be the number of elements of the shape. Errors are those of Read.
+// len(dst) must be the number of elements of the shape. Floats returns the same errors as
+// Read.
 func (o *object) Floats(i int, dst []float32) error {
 	if i < 0 || i >= len(o.layout.Parts) {
 		return invalid("floats: part %d of %d does not exist", i, len(o.layout.Parts))

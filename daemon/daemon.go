@@ -283,8 +283,8 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	return errors.Join(cause(ctx), unlinked, woken)
 }
 
-// stuckAfter is how long run and close wait for the background parts to end. The parts have been
-// told to end by then, and only a disk or driver that hangs can delay them.
+// stuckAfter returns how long run and close wait for the background parts to end. The parts have
+// been told to end by then, and only a disk or driver that hangs can delay them.
 func (d *Daemon) stuckAfter() time.Duration { return 4*d.config.DrainTimeout + time.Second }
 
 // endsWithin reports whether the function wait returns in time. If not, wait continues in the

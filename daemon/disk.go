@@ -53,9 +53,9 @@ var levels = map[string]tier.Level{
 	"memory": tier.LevelMemory, "logged": tier.LevelLogged, "synced": tier.LevelSynced,
 }
 
-// openGrace is how long the start waits for the disk tier to open, so that the first lookups find
-// the entries of the disk. 100,000 entries open in less time. A slower disk continues to open while
-// the daemon serves.
+// openGrace is the longest time that the start waits for the disk tier to open, so that the first
+// lookups find the entries of the disk. 100,000 entries open in less time. A slower disk continues
+// to open while the daemon serves.
 const openGrace = 3 * time.Second
 
 // startDisk starts the disk tier, which runs until stopDisk. It waits up to openGrace for the tier

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// learnTime is how long this node waits for the complete set of names of a member that has joined.
-// It is twice the time that 1,000 nodes take (simulated). After that time, matches no longer wait
-// for sets that are still missing.
+// learnTime is the longest time that this node waits for the complete set of names of a member
+// that has joined. It is twice the time that 1,000 nodes take (simulated). After that time, matches
+// no longer wait for sets that are still missing.
 const learnTime = time.Minute
 
 // learning tracks the members whose set of names has not been received completely since they

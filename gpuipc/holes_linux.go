@@ -25,7 +25,7 @@ type holeGuard struct {
 	kept map[*hostRegion]struct{} // the open imported regions
 }
 
-// From linux/userfaultfd.h; the numbers of the requests are those of amd64 and arm64.
+// From linux/userfaultfd.h; the numbers of the requests apply to amd64 and arm64.
 const (
 	uffdUserModeOnly    = 1
 	uffdAPI             = 0xaa

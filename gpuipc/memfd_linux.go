@@ -116,8 +116,8 @@ func duplicate(f *os.File, name string, access Access) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// freeHugePages returns the number of reserved 2 MiB pages that nobody has claimed, limited
-// by the hugetlb limit of our control group.
+// freeHugePages returns the number of reserved 2 MiB pages that no process has claimed,
+// limited by the hugetlb limit of our control group.
 func freeHugePages() int64 {
 	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 	free, ok := readNumber(dir + "free_hugepages")

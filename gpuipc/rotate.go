@@ -29,7 +29,7 @@ func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
 }
 
 const (
-	// pieceBytes is how many bytes of rows are rotated between two checks of the context.
+	// pieceBytes is the number of bytes of rows rotated between two checks of the context.
 	// They take 0.05 ms with AVX2 and 0.3 ms in plain Go (measured).
 	pieceBytes = 512 << 10
 	// unpackBytes is the number of bytes unpacked at once. They stay in L1 until they are

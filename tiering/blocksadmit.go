@@ -17,7 +17,7 @@ var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", 
 // bytes that count towards the tenant's quota.
 type together struct {
 	missing bool  // a key is not cached, or is being filled
-	joins   int64 // pool bytes of segments in memory that nobody uses yet
+	joins   int64 // pool bytes of segments in memory that are not in use yet
 	joined  int64 // bytes of these segments that count towards the tenant's quota
 	comes   int64 // pool bytes of segments to be read from the lower tier
 	charge  int64 // bytes of these segments that would count towards the tenant's quota

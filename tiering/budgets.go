@@ -89,8 +89,8 @@ func (bud *budgets) ArenaBytes() int64 {
 
 // SetBudgets changes budgets and quotas. Tenants that b.Quotas does not name keep their
 // quotas. Eviction of the excess begins at once. For a tenant that had no quota, it begins
-// once the tenant's policies know its objects. On an error nothing has changed; the errors
-// are those of CheckBudgets.
+// once the tenant's policies know its objects. It returns the same errors as
+// CheckBudgets; on an error nothing has changed.
 func (bud *budgets) SetBudgets(b Budgets) error {
 	page := int64(bud.cfg.PageBytes)
 	bud.mu.Lock()

@@ -19,8 +19,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// catalog is what all parts of a store share: its configuration, its memory, and under one
-// lock the objects, sessions and counters. It does no I/O and decides nothing.
+// catalog has the state that all parts of a store share: its configuration, its memory, and
+// under one lock the objects, sessions and counters. It does no I/O and decides nothing.
 type catalog struct {
 	// Fixed after Open.
 	cfg       Config

@@ -241,7 +241,7 @@ func (fills *fills) publishLocked(w *writing) Committed {
 
 // acknowledgeLocked starts to write a complete object to the lower tier if its level or
 // write-behind requires it. If the tier refuses now, the object stays dirty. The result is
-// nil if nobody has to wait.
+// nil if no client has to wait.
 func (fills *fills) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
 	switch {
 	case fills.cfg.Lower == nil || o.Profile.Trial:

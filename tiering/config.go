@@ -114,7 +114,7 @@ type Config struct {
 	// Find is the index to which Lower adds its segments; nil = a new one.
 	Find *find.Index
 	// Held is notified of each object that becomes, or ceases to be, a hit in memory.
-	// Lower notifies it of its own entries. nil = no listener.
+	// Lower notifies it of the lower tier's entries. nil = no listener.
 	Held *held.Set
 	// DefaultLevel is the durability level that an object must reach before its publication is
 	// acknowledged, if its commits name none. The default is LevelMemory.

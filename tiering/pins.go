@@ -220,8 +220,8 @@ func (pins *pins) mayPinLocked(list []*objects.Object) error {
 }
 
 // fitsPinsLocked returns an error if pins may not keep another object in memory. The
-// parameter bytes is what the object takes of its pool, and the parameter charge is what it
-// takes of the tenant's quota.
+// parameter bytes is the number of bytes that the object takes of its pool, and the
+// parameter charge is the number that it takes of the tenant's quota.
 func (pins *pins) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
 	p := pins.objects.Pools[objects.PoolNumber(n.Kind)]
 	if most := p.Budget / pinShare; pins.held[p.Number]+bytes > most {

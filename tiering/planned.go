@@ -22,9 +22,9 @@ func (rem *remote) plannedLocked(id objects.Identity) {
 }
 
 // Room returns how many bytes segments of the given interior tokens need, over all ranks
-// and with their token ids. The second result is how many bytes the pool and the tenant's
-// quota would have for these segments if everything evictable were evicted. Room reads
-// memory only.
+// and with their token ids. The second result is the number of bytes that the pool and the
+// tenant's quota would have for these segments if everything evictable were evicted. Room
+// reads memory only.
 func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens []int) (need, free int64, err error) {
 	p, t, err := s.scope(id, tenant, 0)
 	if err != nil {

@@ -88,8 +88,8 @@ const (
 	lanes
 )
 
-// maxRoomTurns is how often a promotion waits for room. Another object may take the room
-// each time.
+// maxRoomTurns is the largest number of times that a promotion waits for room. Another
+// object may take the room each time.
 const maxRoomTurns = 8
 
 // promotionLocked returns the promotion of a name, if there is one.

@@ -158,7 +158,7 @@ type LoadQuery struct {
 
 // Loaded answers a LoadQuery: the chain of nodes from the root to the checkpoint, each
 // with the layout that tier.LayoutOf returns for its kind and End-Begin tokens. States and
-// convolution tails are those of the last node; if that node is of kind Rows, a replay
+// convolution tails come from the last node; if that node is of kind Rows, a replay
 // rebuilds the states. Promoting is as in Acquired.
 type Loaded struct {
 	Hit       bool

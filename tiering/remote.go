@@ -276,8 +276,8 @@ type farPrefix struct {
 
 // takeFarLocked makes the longest remote prefix the result if it is worth fetching. Fetching
 // saves the computation of the tokens that it has more than the longest local prefix. It costs
-// the transfer of the whole checkpoint, since only a search can tell how many of the bytes are
-// on this node already.
+// the transfer of the whole checkpoint, since only a search could count the bytes that are on
+// this node already.
 func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if far.at < 0 {
 		return

@@ -140,7 +140,7 @@ func (s *Store) Sweep() {
 }
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
-	for range holdRows { // expired pins are not counted; the next sweep ends what is left
+	for range holdRows { // expired pins are not counted; the next sweep ends the rest
 		due := s.objects.Deadlines.First()
 		if due == nil || now.Before(due.At) {
 			return leases, reservations

@@ -44,8 +44,8 @@ func writeOf(o *objects.Object) *write {
 	return w
 }
 
-// maxTurns is how often a write waits for its parent's write. A small tier may evict the
-// parent again before the child is written.
+// maxTurns is the largest number of times that a write waits for its parent's write. A small
+// tier may evict the parent again before the child is written.
 const maxTurns = 3
 
 // writes is the part of a store that writes objects into the lower tier: for commits, before

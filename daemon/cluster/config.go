@@ -68,7 +68,7 @@ type Config struct {
 	// answering (state Unreachable) and when it answers again; nil = no listener.
 	OnDoubt func(Member)
 
-	// Hold is how long an unreachable member stays a member, 2 s to 10 m; 0 = DefaultHold.
+	// Hold is the time that an unreachable member stays a member, 2 s to 10 m; 0 = DefaultHold.
 	Hold     time.Duration
 	Timing   Timing
 	Resolver Resolver // nil = net.DefaultResolver

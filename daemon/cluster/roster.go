@@ -58,8 +58,8 @@ type Member struct {
 	Incarnation uint64 // identifies one start of the node
 	Started     time.Time
 
-	// RTT is the round trip of the latest gossip ping; 0 = none yet. ClockAhead is how far the member's
-	// clock was ahead of this node's clock then, plus or minus half of RTT.
+	// RTT is the round trip of the latest gossip ping; 0 = none yet. ClockAhead is the time by which
+	// the member's clock was ahead of this node's clock then, plus or minus half of RTT.
 	RTT        time.Duration
 	ClockAhead time.Duration
 }
@@ -198,8 +198,8 @@ func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 }
 
 // settle returns the joins and leaves up to the time now. It must be called again when gossip
-// reports something. The result next is when it must be called even without a report; zero = it
-// need not. The numbers of members that leave stay in use until freed is called.
+// reports something. Without a report, it must be called again at the time next; zero = it need not
+// be. The numbers of members that leave stay in use until freed is called.
 func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

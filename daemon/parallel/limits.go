@@ -28,19 +28,20 @@ const (
 	maxOrigins      = 256     // plans of other nodes that have jobs here
 	maxPolls        = 64      // waiting requests for results, per peer
 
-	// offerTime is how long a plan waits for offers. Later offers are not used.
+	// offerTime is the longest time that a plan waits for offers. Later offers are not used.
 	offerTime = 250 * time.Millisecond
 	// connectTime is the limit of a request that does not wait on the other node, including the time to
 	// connect.
 	connectTime = 3 * time.Second
-	// pollTime is how long a node waits for results before it answers that there are none.
+	// pollTime is the longest time that a node waits for results before it answers that there are
+	// none.
 	pollTime = 8 * time.Second
 	// lostAfter: if a plan of another node has not asked for results for this long, it is considered
 	// gone.
 	lostAfter = 5 * time.Second
 	// workerIdle: an idle engine that has not asked for jobs for this long is removed.
 	workerIdle = 5 * time.Second
-	// lingerTime is how long fetched rows stay leased after all rows were reported.
+	// lingerTime is the time that fetched rows stay leased after all rows were reported.
 	lingerTime = 5 * time.Second
 
 	// DefaultWithin and MaxWithin are the default and the limit of PlanQuery.Within.

@@ -40,8 +40,8 @@ type plan struct {
 }
 
 // number returns the number of a job in its plan. If the parameter first is true, it is the number
-// of the job for the left piece of the row. Otherwise it is that of the job for the right piece, or
-// for the whole row if the row is not cut.
+// of the job for the left piece of the row. Otherwise it is the number of the job for the right
+// piece, or for the whole row if the row is not cut.
 func number(row int, first bool) uint32 { return uint32(2*row) + uint32(oneIf(first)) }
 
 func gone(id uint64) error {
@@ -164,7 +164,8 @@ func (p *plan) follow(n int) {
 	}
 }
 
-// tries is how often a node that does not answer is asked. retry is the delay between attempts.
+// tries is the number of requests to a node that does not answer. retry is the delay between
+// attempts.
 const (
 	tries = 3
 	retry = 100 * time.Millisecond

@@ -86,8 +86,8 @@ func (r *row) move(e rowEvent) (changed, settled bool) {
 	return true, to.settled()
 }
 
-// Progress is the progress of a row, as reported to clients. Its numbers are those of the wire
-// protocol.
+// Progress is the progress of a row, as reported to clients. The wire protocol uses the same
+// numbers.
 type Progress uint8
 
 // The values of Progress.
@@ -106,7 +106,7 @@ type RowProgress struct {
 	Progress
 }
 
-// Reason is the reason why a plan was not started. Its numbers are those of the wire protocol.
+// Reason is the reason why a plan was not started. The wire protocol uses the same numbers.
 type Reason uint8
 
 // The values of Reason. Begun means that the plan was started.

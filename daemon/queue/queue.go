@@ -49,13 +49,14 @@ type Queue[J comparable] struct {
 }
 
 const (
-	// turnTime is how long a job may run while others wait. A turn costs two hand-overs of about 10 µs.
+	// turnTime is the time that a job may run while others wait. A turn costs two hand-overs of
+	// about 10 µs.
 	turnTime   = time.Millisecond
 	yieldEvery = 100 * time.Microsecond
 	// mostAhead is the most by which the used time of a lane or user may exceed that of waiting ones.
 	mostAhead = 2 * turnTime
-	// shortFor is how long after a short request another one is expected: longer than an engine's step
-	// between two requests. A guess.
+	// shortFor is the time after a short request in which another one is expected: longer than an
+	// engine's step between two requests. A guess.
 	shortFor = time.Second
 )
 

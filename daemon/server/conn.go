@@ -74,9 +74,9 @@ var errStopping = codes.Refuse(wire.Unavailable, "the daemon is stopping")
 // errPeerLeft is the cause of contexts that end because the client disconnected.
 var errPeerLeft = codes.Refuse(wire.Canceled, "the connection ended")
 
-// endGrace is how long leases stay after a client has stopped sending, since the client may still
-// be reading. The value is a guess at the longest read. If the client closes its end completely,
-// its leases are released at once.
+// endGrace is the time that leases stay after a client has stopped sending, since the client may
+// still be reading. The value is a guess at the longest read. If the client closes its end
+// completely, its leases are released at once.
 const endGrace = time.Second
 
 // PeerGone is called by the watcher when the process that connected is dead. It releases the leases

@@ -49,8 +49,8 @@ type job struct {
 // errCancelled is the cause of contexts ended by a cancel request.
 var errCancelled = codes.Refuse(wire.Canceled, "canceled")
 
-// longJob is how long a dedicated reader may run a job before another goroutine receives. A shorter
-// time has no effect, because the timers of an idle Go runtime are not more precise.
+// longJob is the time that a dedicated reader may run a job before another goroutine receives. A
+// shorter time has no effect, because the timers of an idle Go runtime are not more precise.
 const longJob = time.Millisecond
 
 // start queues a request as a job. If the caller must run the job instead, start returns it.

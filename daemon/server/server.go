@@ -183,7 +183,7 @@ func (s *Server) Close() {
 	}
 }
 
-// acceptPause is how long accept waits when the process has no descriptors left.
+// acceptPause is the time that accept waits when the process has no descriptors left.
 const acceptPause = 50 * time.Millisecond
 
 // Acceptor is a source of connections. After it is closed, Accept returns seqpacket.ErrClosed.

@@ -41,7 +41,7 @@ type Socket struct {
 	}
 }
 
-// dialTimeout is how long Listen waits for a process that may serve the path already.
+// dialTimeout is the longest time that Listen waits for a process that may serve the path already.
 const dialTimeout = time.Second
 
 // Reserve locks path or, if path is "", the first usable location. It does not bind the socket yet.

@@ -26,7 +26,7 @@ const (
 	contentType = "application/x-protobuf"
 )
 
-// run sends batches until Close is called. Then it sends what is left in the queue.
+// run sends batches until Close is called. Then it sends the rest of the queue.
 func (s *Spans) run(ctx context.Context) {
 	defer close(s.done)
 	tick := time.NewTicker(exportAfter)

@@ -26,7 +26,7 @@ type firsts struct{ of map[Key]*cost.Panel }
 
 const (
 	firstsMost = 32 // each takes about 100 KB at most
-	// firstsLeast is how many fully computed prompts an estimate needs; a guess.
+	// firstsLeast is the number of fully computed prompts that an estimate needs; a guess.
 	firstsLeast = 8
 )
 

@@ -20,7 +20,7 @@ const maxRows = 256
 // Key identifies a row of sums. It has the fingerprint, since ids change at a restart.
 type Key struct {
 	Tenant      tier.TenantID
-	Fingerprint profile.Fingerprint // zero = all profiles without a row of their own
+	Fingerprint profile.Fingerprint // zero = all profiles that have no separate row
 }
 
 // Sums are sums over requests with verified reports: lookups of the connection found all that the

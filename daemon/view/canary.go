@@ -81,8 +81,8 @@ func (v *listing) canary(r *canary.Row) api.Canary {
 	return c
 }
 
-// switchPatience is how long an operator's request waits until a switch is on disk. That is less
-// than the clients' timeouts, and far more than a healthy disk needs.
+// switchPatience is the longest time that an operator's request waits until a switch is on disk.
+// That is less than the clients' timeouts, and far more than a healthy disk needs.
 const switchPatience = 3 * time.Second
 
 // SwitchProfile implements api.Canaries.

@@ -244,7 +244,7 @@ func (v *listing) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	return d, nil
 }
 
-// detailTimeout is how long an operator's request waits for the disk.
+// detailTimeout is the longest time that an operator's request waits for the disk.
 const detailTimeout = 5 * time.Second
 
 func (v *listing) detail(key api.Digest) (*disk.Detail, error) {

@@ -122,7 +122,8 @@ type View struct {
 	*exporter
 }
 
-// base is what all parts of a View use: its options, names of tenants and models, and the journal.
+// base has the fields that all parts of a View use: its options, names of tenants and models, and
+// the journal.
 type base struct {
 	o      Options
 	labels labels
@@ -134,7 +135,7 @@ type listing struct{ *base }
 // checks are the health checks.
 type checks struct{ *base }
 
-// operator is what operators may change: removals, pins, settings, canaries.
+// operator makes the changes that operators request: removals, pins, settings, canaries.
 type operator struct {
 	*base
 	*listing

@@ -13,8 +13,7 @@ import (
 type lostError struct{ err error }
 
 // Lost reports whether the device refuses all operations. The error of one call does not
-// tell whether it does, because a working device may also refuse memory that a client hands
-// over.
+// show this, because a working device may also refuse memory that a client hands over.
 func (d *device) Lost() bool { return d.lost.Load() != nil }
 
 // gone returns ErrUnavailable if the device is lost, else nil.

@@ -40,7 +40,7 @@ type lane struct {
 }
 
 // wordBytes is the size of the words that package order polls and writes. Reads and writes
-// of words have lanes of their own. In a queue behind long copies, a word would be late,
+// of words have their own lanes. In a queue behind long copies, a word would be late,
 // and clients would get their memory back late just when the load is high. There are
 // wordLanes lanes, so that one word can be requested while another is in flight (a guess).
 const (

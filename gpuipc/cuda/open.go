@@ -36,7 +36,7 @@ type device struct {
 
 // Open loads the driver, retains the primary context of the selected device and compiles
 // the kernels for it. Compiling takes seconds, unless the driver has the result in its
-// cache. ErrUnavailable names what is missing. ErrInvalid means that o is invalid.
+// cache. ErrUnavailable names the missing part. ErrInvalid means that o is invalid.
 func Open(o Options) (gpuipc.Accelerator, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// pinned is host memory for copies. It is a mapping of its own, never on Go's heap. It is
+// pinned is host memory for copies. It is a separate mapping, never on Go's heap. It is
 // registered with the driver if that is allowed. Otherwise copies also work, through a
 // buffer of the driver.
 type pinned struct {

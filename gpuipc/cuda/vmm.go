@@ -59,7 +59,7 @@ func (d *device) unmap(base driver.DevicePtr, total int64, mapped []vmmChunk) er
 }
 
 // releaseChunks releases our references to allocations. Mappings and descriptors keep
-// references of their own.
+// their own references.
 func (d *device) releaseChunks(chunks []vmmChunk) {
 	for _, c := range chunks {
 		_ = d.api.MemRelease(c.allocation) // fails only on a lost device

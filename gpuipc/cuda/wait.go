@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// spinFor is how long the method wait polls before it sleeps: about the time of a small
-// copy. A sleeping thread wakes up some 10 us late. A polling thread takes a core from
+// spinFor is the time that the method wait polls before it sleeps: about as long as a small
+// copy takes. A sleeping thread wakes up some 10 us late. A polling thread takes a core from
 // others: with 50 us, on 2 cores that the fake driver's kernels need too, a compose took 45
 // us longer.
 const spinFor = 10 * time.Microsecond
@@ -70,7 +70,7 @@ func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot 
 			return err
 		}
 		if done == nil && i+2 >= count {
-			continue // nobody waits for this mark
+			continue // nothing waits for this mark
 		}
 		if err := l.dev.api.EventRecord(l.marks[i%2], l.stream); err != nil {
 			return err

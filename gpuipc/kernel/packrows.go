@@ -87,7 +87,7 @@ func (b *rowBuffers) round(scale, q []byte, t DType) {
 	axpy(rest, -1, near) // exact, except that the difference is rounded
 }
 
-// rowsAtOnce is how many numbers are converted at once. As F32 they stay in L1.
+// rowsAtOnce is the count of numbers that are converted at once. As F32 they stay in L1.
 const rowsAtOnce = 2 << 10
 
 // ReadRows writes n rows of packed keys or values in their original type t. The parameter

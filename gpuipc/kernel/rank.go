@@ -88,7 +88,7 @@ const (
 	// 8-bit rows, and much time to find and to multiply.
 	rankShare = 4
 	// earlyFactor and lateFactor end a search early. After a quarter of the allowed ranks
-	// the search goes on only if the error is at most earlyFactor times the budget, and
+	// the search continues only if the error is at most earlyFactor times the budget, and
 	// after half of them only if the error is at most lateFactor times the budget. For
 	// end-states of trained models this misses a few percent of the heads that have a low
 	// rank.

@@ -60,7 +60,7 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 }
 
 // wrappers are types of multimodal models. Their configs contain the config of a text
-// model, which has a type of its own.
+// model, which has its own type.
 var wrappers = []string{
 	"NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2", "bailing_moe_v3_vl", "intern_s2_preview", "kimi_k3",
 	"lfm2_vl", "minicpmv4_6", "minicpmv4_7", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe",

@@ -25,8 +25,8 @@ func generatePlanes(folder string) error {
 	return write(g.Context, "codec", filepath.Join(folder, "planes_avx2_amd64"))
 }
 
-// planeStep is how many numbers an iteration of the loops below processes: as many as a vector
-// has bytes.
+// planeStep is the count of numbers that an iteration of the loops below processes: as many as a
+// vector has bytes.
 const planeStep = 32
 
 // turns generates a loop that runs body for each planeStep of n numbers; n is not 0. moved lists

@@ -5,8 +5,8 @@
 The list of requests is the same as in scripts/lab/pages: 300 requests, each with 11 of XQuAD's 240
 passages, a system prompt of 48 tokens and 32 tokens of output. The last c requests are resident.
 The list has only lengths: tokens are random, and the model has Qwen3.5's layers and random weights.
-The measured memory is that of tensors: own rows of all resident requests, and each segment in the
-daemon's memory once. Decoding with copies and in place is timed alternately.
+The measurement counts the memory of tensors: own rows of all resident requests, and each segment in
+the daemon's memory once. Decoding with copies and in place is timed alternately.
 """
 
 from __future__ import annotations

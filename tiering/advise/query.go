@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Why is the reason for a checkpoint at a position. The numbers are those of the local
-// protocol.
+// Why is the reason for a checkpoint at a position. The local protocol uses the
+// same numbers.
 type Why uint8
 
 // The reasons.

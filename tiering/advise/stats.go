@@ -19,7 +19,7 @@ type Stats struct {
 	SeenTokens uint64 `count:"advice_seen_tokens" prom:"advice_tokens_total,seen=yes" help:"Tokens of prompts in advice requests, by whether the daemon had seen them before at the start of another prompt (yes or no)."`
 
 	// The index of Positions is the Why of a position. The index of Checkpoints and Segments
-	// is the reason for the advice. The reason tells whether the advice was to store the
+	// is the reason for the advice. The reason shows whether the advice was to store the
 	// object.
 	// Positions are counted by why, Checkpoints and Segments by the reason of the verdict.
 	Positions   [whys]uint64 `count:"advice_positions_{,branch,last,boundary,placed}" prom:"advice_positions_total,why=*" help:"Positions in prompts considered for a checkpoint, by why: branch (earlier prompts diverge there), last (last position that a repetition can use, or end of an answer), boundary (named by the application), placed (computed from where earlier prompts diverged)."`

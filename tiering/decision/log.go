@@ -8,7 +8,7 @@ import (
 )
 
 // Log keeps the last decisions, and counts all of them. Clients may ask for advice at any
-// rate, so advice has a ring of its own and never displaces other decisions.
+// rate, so advice has its own ring and never displaces other decisions.
 type Log struct {
 	told func(Decision) // fixed before the first Note; nil = no listener
 

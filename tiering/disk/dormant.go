@@ -74,8 +74,8 @@ func (t *core) wake(m *mount) {
 }
 
 // findProfile reads the file of a profile. If that fails, it rewrites the file from the
-// profile known. If known is nil, nobody knows the profile, and findProfile returns the
-// error of the read.
+// profile known. If known is nil, the profile is unknown, and findProfile returns the error
+// of the read.
 func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*profile.Profile, error) {
 	p, err := m.ReadProfile(fp)
 	if err == nil || known == nil {

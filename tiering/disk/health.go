@@ -102,9 +102,9 @@ type Health struct {
 	Dormant      int
 	DormantCause string
 
-	// ReadStalled and WriteStalled are how long the oldest running operation of each kind
-	// has been running, or 0 if that is less than volume.StallAfter. While a read hangs,
-	// lookups find nothing; while a write or sync hangs, nothing is admitted.
+	// ReadStalled and WriteStalled are the times that the oldest running operation of each
+	// kind has been running, or 0 if that is less than volume.StallAfter. While a read
+	// hangs, lookups find nothing; while a write or sync hangs, nothing is admitted.
 	ReadStalled, WriteStalled time.Duration
 }
 

@@ -160,7 +160,7 @@ func (t *core) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	return d, ctx.Err()
 }
 
-// PoolUsage is the use of one pool. Its bytes are those of whole granules.
+// PoolUsage is the use of one pool. Its bytes count whole granules.
 type PoolUsage struct {
 	Name        string
 	BudgetBytes int64

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// account is what one tenant uses, in charged bytes (entry.charge). A tenant of the
+// account counts the charged bytes (entry.charge) that one tenant uses. A tenant of the
 // catalogue that is not configured now also has an account, with id 0.
 type account struct {
 	Tenant

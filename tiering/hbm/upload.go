@@ -30,7 +30,7 @@ type upload struct {
 	plain   [][]uint64 // digests of parts whose rows were unpacked, by part; nil for other parts
 }
 
-// uploadNode describes an object in memory, as it was when the promotion began.
+// uploadNode describes an object in memory at the time when the promotion began.
 type uploadNode struct {
 	object  *objects.Object
 	layout  *plan.PartMap
@@ -38,7 +38,7 @@ type uploadNode struct {
 	digests []uint64
 }
 
-// uploadPiece is what one node contributes to one part of a copy.
+// uploadPiece is the contribution of one node to one part of a copy.
 type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
@@ -98,8 +98,8 @@ func (up *upload) run(ctx context.Context) error {
 	return up.hash(ctx)
 }
 
-// pieces lists the pieces. For a checkpoint, the rows of a part are those of all nodes of
-// its chain, one after another. States and convolution tails are those of the last node.
+// pieces lists the pieces. For a checkpoint, a part has the rows of all nodes of its
+// chain, one after another. States and convolution tails come from the last node.
 func (up *upload) pieces() ([]uploadPiece, error) {
 	l := up.copy.Layout()
 	last := len(up.nodes) - 1

@@ -87,7 +87,7 @@ func (h *health) answered() {
 type Health struct {
 	// Trouble names the problem, its consequence and its cause; empty if there is none.
 	Trouble string
-	// ClockAhead is how much the server's clock was ahead of ours in its last answer.
+	// ClockAhead is the lead of the server's clock over ours in its last answer.
 	ClockAhead time.Duration
 }
 

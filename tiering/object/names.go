@@ -79,7 +79,7 @@ func derive(secret []byte, parts ...string) (key [sha256.Size]byte) {
 
 // tagBytes is the length of the hash input of a tag, two blocks of SHA-256. The input
 // starts with a secret key. Since its length is fixed and tags are truncated, a plain
-// hash is enough: nobody can compute a tag without the key.
+// hash is enough: a tag cannot be computed without the key.
 const tagBytes = sha256.Size + len(profile.Fingerprint{}) + 1 + 32
 
 // tag returns the tag of a tenant's object; false if the tenant is unknown.

@@ -28,7 +28,7 @@ const probeDir = "probe/"
 // probeBytes is the size of a probe's object.
 const probeBytes = 64 << 10
 
-// Probe performs the operations of a Store on an object of its own, and returns the results.
+// Probe performs the operations of a Store on a new object, and returns the results.
 // It lists, writes, tries to overwrite (which has to fail), reads all bytes and a range, and
 // deletes. If listing fails, it stops. If writing fails, it only deletes. Each step has the
 // timeout Config.AnswerTime. The breaker neither prevents nor counts the requests.

@@ -24,7 +24,7 @@
 // where the client's base checkpoint ends, or at the first token. It has the rows of the
 // whole chain, and the states of its last checkpoint.
 //
-// A Server leases objects in a session of its own, so that they stay in memory until they
+// A Server leases objects in its own session, so that they stay in memory until they
 // are sent. It reads objects that are only on disk into memory first. Both sides limit
 // concurrent requests, requested bytes, time without progress, and message sizes.
 //

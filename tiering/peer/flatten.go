@@ -74,10 +74,10 @@ const (
 	// kept because a peer reads a chain in several requests. Further chains are flattened
 	// for each request.
 	maxFlats = 16
-	// flatTTL is how long an unused flattened chain is kept: longer than a peer waits
+	// flatTTL is the time that an unused flattened chain is kept: longer than a peer waits
 	// between two ranges (a guess).
 	flatTTL = 10 * time.Second
-	// flatMost is how long a flattened chain is kept at most; it is shorter than a lease.
+	// flatMost is the longest time that a flattened chain is kept; it is shorter than a lease.
 	flatMost = 40 * time.Second
 )
 

@@ -35,15 +35,15 @@ const (
 	maxAddr   = 255
 	maxTelled = 64 << 10 // most bytes of an answer
 
-	// learntTTL is how long an answer is used. It is longer than the index takes to learn
+	// learntTTL is the time that an answer is used. It is longer than the index takes to learn
 	// which objects the others hold: 30 s in a simulation of 1,000 nodes.
 	learntTTL = time.Minute
 	// LearnTime is the timeout of a whole Learn, for which a match waits.
 	LearnTime = 50 * time.Millisecond
-	// toldTTL is how long an unsolicited hint (Tell) is used; the index has the object
+	// toldTTL is the time that an unsolicited hint (Tell) is used; the index has the object
 	// within seconds.
 	toldTTL = 10 * time.Second
-	// askedTTL is how long a tag is not asked for again if it had no holders.
+	// askedTTL is the time before a tag without holders is asked for again.
 	askedTTL = time.Second
 )
 

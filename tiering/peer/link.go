@@ -27,7 +27,7 @@ type link struct {
 
 const (
 	headerBytes = 4 << 10
-	// idleTime is how long an unused connection is kept; servers close theirs later (guess).
+	// idleTime is the time that an unused connection is kept; servers close theirs later (guess).
 	idleTime = 30 * time.Second
 )
 

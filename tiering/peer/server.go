@@ -31,11 +31,11 @@ type ServerConfig struct {
 	MaxPerPeer  int // concurrent requests of one peer; default 16
 	// PeerOf identifies the peer of a request; default ByAddress.
 	PeerOf func(*fasthttp.RequestCtx) string
-	// PromoteTime is how long a request waits for objects that are only on disk. After that
-	// the peer has to ask again. The default is 2 seconds.
+	// PromoteTime is the longest time that a request waits for objects that are only on disk.
+	// After that the peer has to ask again. The default is 2 seconds.
 	PromoteTime time.Duration
-	// StallTime is how long a peer may accept no byte before its connection is closed. The
-	// default is 10 seconds.
+	// StallTime is the longest time that a peer may accept no byte before its connection is
+	// closed. The default is 10 seconds.
 	StallTime time.Duration
 	Log       zerolog.Logger
 }

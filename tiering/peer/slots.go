@@ -27,7 +27,7 @@ type waiter struct {
 // context's.
 func (s *slots) take(ctx context.Context, order uint64) error {
 	s.mu.Lock()
-	if s.free > 0 { // then nobody is waiting
+	if s.free > 0 { // then there are no waiters
 		s.free--
 		s.mu.Unlock()
 		return nil

@@ -215,7 +215,7 @@ func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error
 	return b.on.Copy(ctx, base.Memory, q.Base.State)
 }
 
-// copyRows writes rows behind the last row of the buffer. The rows become part of the buffer
+// copyRows writes rows after the last row of the buffer. The rows become part of the buffer
 // only when the append ends.
 func (b *buffer) copyRows(ctx context.Context, q *AppendQuery, to []rowRun) error {
 	src, done := rowRun{ref: q.Src, parts: b.geometry.bufferParts(q.Rows)}, 0

@@ -145,9 +145,9 @@ func (g *Geometry) compute(key partKey) *PartMap {
 }
 
 // states is profile.StatesLayout, computed without a list of all parts. The field one is the
-// layout of the parts of one state. The field times is how often each part is repeated: once for
-// each seam and once for the final state. A list of all parts could be long, since a plan may
-// have thousands of seams, and deep models hundreds of layers.
+// layout of the parts of one state. The field times is the number of times that each part
+// occurs: once for each seam and once for the final state. A list of all parts could be long,
+// since a plan may have thousands of seams, and deep models hundreds of layers.
 type states struct {
 	one   *PartMap
 	times int64

@@ -18,7 +18,7 @@ type Scope struct {
 // SpanKind is the kind of a span of a plan.
 type SpanKind uint8
 
-// The span kinds. The numbers are those of the local protocol.
+// The span kinds. The local protocol uses the same numbers.
 const (
 	SpanSegment   SpanKind = 1 // the interior of a leased segment
 	SpanRecompute SpanKind = 2 // tokens that the engine computes: a seam, a miss, the question
@@ -102,7 +102,7 @@ func (pl *Plan) leases(from From) []tier.LeaseID {
 // FromKind says where a plan begins.
 type FromKind uint8
 
-// The kinds of beginning. The numbers are those of the local protocol.
+// The kinds of beginning. The local protocol uses the same numbers.
 const (
 	FromZero       FromKind = 0 // Plan.Begin is 0 and the state is zero
 	FromCheckpoint FromKind = 1 // From.Lease is a loaded checkpoint of Plan.Begin tokens
@@ -171,7 +171,7 @@ type RotateQuery struct {
 // AssembleQuery is a Compose and a Rotate of all layers in one call. Only the last span of the
 // plan may be a recomputed one. Dest.Out is laid out by profile.CheckpointLayout(rows), or
 // CheckpointLayout(0) if the rows are written to Dest.Memory. The convolution tails in Dest.Out
-// are those of the last segment. Without segments they are those of the checkpoint, or zero.
+// come from the last segment. Without segments they come from the checkpoint, or are zero.
 type AssembleQuery struct {
 	Scope
 	From From

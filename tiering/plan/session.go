@@ -69,7 +69,7 @@ func (s *Session) PlaceOf(id tier.LeaseID) tier.Place {
 	return tier.PlaceNone
 }
 
-// PlaceOfPlan returns where a plan would run, which is where all its leases are. Other
+// PlaceOfPlan returns the place where a plan would run: the place of all its leases. Other
 // memory passed to Compose, Rotate and Assemble must be there as well. The error is
 // ErrInvalid if some leases are in HBM and some in memory. The result is PlaceNone if the
 // plan has no lease of this session; it then runs where its result is written.

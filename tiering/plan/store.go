@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Store is what a session needs of the store that has its leases. Its methods may be
+// Store has the methods that a session calls on the store with its leases. They may be
 // called concurrently. This package holds none of its locks when it calls them.
 type Store interface {
 	// Geometry returns the geometry of the scope's profile. The error is ErrInvalid if an

@@ -49,7 +49,7 @@ type DeviceID uint32
 // Place is the tier of an object.
 type Place uint8
 
-// The places, fastest first. The numbers are those of the local protocol. The protocol
+// The places, fastest first. The local protocol uses the same numbers. The protocol
 // reports an object in an object store as PlacePeer, since for an engine both are remote
 // and the hint may be wrong.
 const (

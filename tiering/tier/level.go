@@ -2,7 +2,7 @@ package tier
 
 // Level is a degree of durability. For an object it is the highest level that the object
 // has reached. For a commit it is the level that the object must reach before its
-// publication is acknowledged. The numbers are those of the local protocol.
+// publication is acknowledged. The local protocol uses the same numbers.
 type Level uint8
 
 // The levels and what each survives.

@@ -3,7 +3,7 @@ package tier
 // Reason says why a key is a miss.
 type Reason uint8
 
-// The reasons. The numbers are those of the local protocol. The store remembers why a key
+// The reasons. The local protocol uses the same numbers. The store remembers why a key
 // is gone for a bounded number of keys; for others the reason is ReasonUnknown.
 const (
 	ReasonNone     Reason = 0

@@ -37,7 +37,7 @@ func sooner(a, b Hint) bool {
 
 // order returns the order in which to ask the sources: first the source that is expected to
 // deliver soonest, then other sources with a hint, then sources without a hint. Sources
-// without a hint are asked too: nobody requests hints for a checkpoint's ancestors, and a
+// without a hint are asked too: no hints are requested for a checkpoint's ancestors, and a
 // source may have more objects than its hints show.
 func (rs Remotes) order(w *Want) []int {
 	var hinted, others []int

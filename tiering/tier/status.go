@@ -3,7 +3,7 @@ package tier
 // Status is the status of a segment in a match.
 type Status uint8
 
-// The statuses. The numbers are those of the local protocol.
+// The statuses. The local protocol uses the same numbers.
 const (
 	StatusMiss    Status = 0
 	StatusHit     Status = 1

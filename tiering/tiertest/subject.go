@@ -13,7 +13,7 @@ import (
 // concurrently, except Close and the methods of Restarter.
 type Subject interface {
 	Traits() Traits
-	// Begin reserves room for an object. Errors are those of package tier. If the subject
+	// Begin reserves room for an object. It returns errors of package tier. If the subject
 	// already has the object, or is receiving it, Begin returns ErrExists or joins.
 	Begin(o *Object) (Filling, error)
 	// Find looks up an object without I/O. It does not count as a use.
@@ -68,7 +68,7 @@ type Content struct {
 	Tokens  []uint32   // nil if the subject does not return them
 }
 
-// Options are a story's requirements for its subject. The budgets are those of the lowest
+// Options are a story's requirements for its subject. The budgets apply to the lowest
 // tier. A higher tier may be smaller, but must fit LargestBytes a few times.
 type Options struct {
 	Tenants                   []Tenant

@@ -66,7 +66,7 @@ func Walk(t testing.TB, s Subject, o WalkOptions, stats *WalkStats) {
 	w.audit(-1)
 }
 
-// known is a name of the map and what is known of its object.
+// known is a name of the map, with the known facts about its object.
 type known struct {
 	object *Object // its latest bytes
 	parent *known
@@ -207,7 +207,7 @@ func (w *walk) begin(k *known) Filling {
 	w.Helper()
 	for up := k.parent; up != nil; up = up.parent {
 		if w.isBegun(up) {
-			return nil // it would wait for its parent, which nobody finishes meanwhile
+			return nil // it would wait for its parent, which is not finished meanwhile
 		}
 	}
 	f, err := w.s.Begin(k.object)

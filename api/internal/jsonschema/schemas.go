@@ -56,7 +56,7 @@ func (s *Schemas) Components() Object {
 	return all
 }
 
-// Add adds a component that has no Go type of its own.
+// Add adds a component that no Go type describes.
 func (s *Schemas) Add(name string, schema Object) { s.named[name] = schema }
 
 // Ref returns a reference to a component.

@@ -26,7 +26,8 @@ type named struct {
 	value      constant.Value
 }
 
-// source is what the files of a package say beyond its types.
+// source has the comments, directives and constants of a package, which reflection cannot read
+// from its types.
 type source struct {
 	types     map[string]*declaration
 	constants []named // in the order of files and lines
@@ -169,7 +170,7 @@ func (c *named) plain() string {
 	return c.value.String()
 }
 
-// enum returns the values that a tag lists, and what the comments of constants say of them.
+// enum returns the values that a tag lists, and their meanings from the comments of constants.
 func (s *source) enum(tag string) (values []any, meanings string, err error) {
 	prefix, constants := strings.CutSuffix(tag, "*")
 	if !constants {

@@ -108,7 +108,7 @@ func (a *Attachment) Intact() bool { return !a.ended.Load() || a.peer.gone() }
 // CountCorrupt counts a chunk whose digest did not match.
 func (a *Attachment) CountCorrupt() { a.host.Counters.Corrupt.Add(1) }
 
-// NewEnded returns an attachment that has already ended and whose memory nobody writes. Tests
+// NewEnded returns an attachment that has already ended and whose memory no process writes. Tests
 // use it to decode replies without a daemon.
 func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
 	conn, peers, err := seqpacket.Pair()

@@ -88,8 +88,8 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	return a.adopt(&m, fds)
 }
 
-// errNoReply means that no reply came in time. The reply may still come, and nobody would read
-// it, so the connection is unusable.
+// errNoReply means that no reply came in time. The reply may still come, and no caller would
+// read it, so the connection is unusable.
 var errNoReply = errors.New("no reply")
 
 // early receives the reply to a setup request, during which no other request may be sent. Every

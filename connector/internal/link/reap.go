@@ -46,7 +46,7 @@ func (a *Attachment) reap() {
 	}
 }
 
-// reapRest is how long the reaper reads at a time if it has nothing to send. If a request could
+// reapRest is the timeout of one read of the reaper if it has nothing to send. If a request could
 // not be sent, the reaper tries again after readTick. A request that was sent and that the
 // daemon refused does not shorten the pause.
 const reapRest = 500 * time.Millisecond

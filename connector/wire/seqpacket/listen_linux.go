@@ -23,8 +23,8 @@ func Listen(path string, mode uint32, backlog int) (*Listener, error) {
 	}
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
 	if err == nil {
-		// Until listen is called, the kernel refuses connections, so nobody can use the wider
-		// mode that bind gave the path.
+		// Until listen is called, the kernel refuses connections, so no process can use the
+		// wider mode that bind gave the path.
 		if err = unix.Chmod(path, mode); err == nil {
 			err = unix.Listen(fd, backlog)
 		}

@@ -40,8 +40,8 @@ type BufferJob struct {
 
 // BufferRows has N new rows of an engine's projections. Q and K are [N, KeyHeads, DK], and V and
 // Outputs are [N, Heads, DV], all of Type. G is as in BufferJob, and Beta [N, Heads] has the write
-// strengths; both are F32. E [N, Heads, DK] of Type is what a delta rule uses instead of K to read
-// the states; 0 means K.
+// strengths; both are F32. To read the states, a delta rule uses E [N, Heads, DK] of Type
+// instead of K; 0 means K.
 type BufferRows struct {
 	N       int
 	Type    gpuipc.DType

@@ -246,7 +246,7 @@ func (j *ComposeJob) turns() bool {
 
 func (s *ComposeStep) turned() bool { return s.S != 0 && s.Rotation != nil && s.Rotation.Dims > 0 }
 
-// pairs returns a rotation whose Dims and Interleaved are those of the steps' rotations.
+// pairs returns a rotation with the Dims and Interleaved of the steps' rotations.
 // The result one is false if the steps differ in them.
 func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	for i := range j.Steps {

@@ -54,8 +54,8 @@ const (
 	rotateBlocks = 4096
 	// maxAngles bounds the cosines of a launch. The host needs 30 ns for each.
 	maxAngles = 1 << 24
-	// tablesBack is how many earlier tables of each kind are compared with a new one, to find
-	// an equal table.
+	// tablesBack is the number of earlier tables of each kind that are compared with a new
+	// one, to find an equal table.
 	tablesBack = 4
 )
 

@@ -54,7 +54,7 @@ func (o Streams) Release(st driver.Stream, s Slot) error {
 	return o.API.StreamSynchronize(st)
 }
 
-// atAddress accesses a page by its address, with copies on a stream of its own.
+// atAddress accesses a page by its address, with copies on its own stream.
 type atAddress struct {
 	api    *driver.API
 	stream driver.Stream

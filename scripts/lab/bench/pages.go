@@ -92,7 +92,7 @@ func (b *pagesBed) pages(rules pages.Rules, tokens int, copies bool) (*refengine
 }
 
 // passages returns one request per element of list. The tokens of each passage and question are
-// random; their numbers are those of the real texts.
+// random, and there are as many as in the real texts.
 func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	lengths, _ := xquad.Passages()
 	text := func(id, n int) []uint32 {
@@ -227,7 +227,7 @@ func apart(a, b []float32) float64 {
 }
 
 // alikeRows keeps requests of equal shape resident and compares the ratio R of copies to pages
-// with its closed form, R = N(n b + p)/(N(n + p) + D(b - 1)). The letters are those of
+// with its closed form, R = N(n b + p)/(N(n + p) + D(b - 1)). The letters are as in
 // pages.Alike: N requests of n chunks, b blocks per chunk, p blocks of prompt, and D distinct
 // chunks.
 func alikeRows(ctx context.Context, s *session) (err error) {

@@ -108,8 +108,8 @@ func (r *Rules) headShare(pieces []Piece, i int) share {
 
 // demand is the memory that a run needs. blocks is a number of whole blocks. slots is the number
 // of tokens after these blocks, for which the run takes slots in blocks that it shares with
-// other runs. soft is how many of the whole blocks may instead be stored in such slots, in
-// pieces.
+// other runs. soft is the number of these whole blocks that may instead be stored in such slots,
+// in pieces.
 type demand struct{ blocks, slots, soft int }
 
 func (d *demand) add(e demand) {

@@ -118,7 +118,7 @@ func (p *Pages) splice(l *leased, r Request, answer int) (out *Resident, err err
 	return out, out.intact()
 }
 
-// plain computes a whole prompt into blocks of its own. why becomes Result.Cache.
+// plain computes a whole prompt into its own blocks. why becomes Result.Cache.
 func (p *Pages) plain(r Request, answer int, why error) (*Resident, error) {
 	prompt := r.Prompt()
 	p.next++

@@ -25,8 +25,8 @@ func (m *Model) SetPrefill(p cost.Prefill) {
 }
 
 // ttft returns the modelled milliseconds to the first token of a prompt. input is the number of
-// tokens of the prompt, and hit is how many of its leading tokens are cached. The number of
-// computed tokens is rounded up to a multiple of Step.
+// tokens of the prompt, and hit is the number of its leading tokens that are cached. The number
+// of computed tokens is rounded up to a multiple of Step.
 func (m *Model) ttft(input, hit int) float64 {
 	hit = min(hit, input)
 	if m.Step > 0 {

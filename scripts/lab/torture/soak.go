@@ -66,7 +66,7 @@ const (
 var soakArgs = []string{"-arena", "48MiB", "-private", "16MiB", "-slots", "1MiB", "-disk-size", "192MiB", "-disk-private", "48MiB",
 	"-disk-slab", "4MiB", "-disk-reserve", "0B"}
 
-// Sample is one observation. Latencies are those of calls since the previous sample.
+// Sample is one observation. Latencies cover the calls since the previous sample.
 type Sample struct {
 	Seconds     float64            `json:"seconds"` // since the load began
 	RSS         float64            `json:"rss_bytes"`

@@ -52,8 +52,8 @@ type guard struct {
 	syncs  atomic.Int64  // performed syncs of logs
 }
 
-// releasedPause is how long each operation takes to fail in state released. It slows down
-// a flush that Pebble retries and that cannot be stopped.
+// releasedPause is the time that each operation takes to fail in state released. It slows
+// down a flush that Pebble retries and that cannot be stopped.
 const releasedPause = 5 * time.Millisecond
 
 type guardState uint8

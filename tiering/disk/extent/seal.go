@@ -11,14 +11,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Key seals the extents of one store. Without the key nobody can create or modify an
-// extent so that its seal verifies. Digests alone do not prevent that: xxh3 has no key,
+// Key seals the extents of one store. Without the key it is impossible to create or modify
+// an extent so that its seal verifies. Digests alone do not prevent that: xxh3 has no key,
 // and it is easy to find other bytes with the same digest.
 //
 // A seal is an HMAC-SHA-256 over the header, the manifest and a tag of each chunk. A tag
 // is a universal hash of a chunk in three levels, each with its own secret: nh over
 // blocks of 4 KiB, and polynomials (the GMAC of AES-GCM) over the hashes of a unit and
-// over the tags of a chunk. Universal hashes are secure as long as nobody sees them. Here
+// over the tags of a chunk. Universal hashes are secure as long as they stay secret. Here
 // only the HMAC uses them, so all can have the same nonce.
 type Key struct {
 	from          uint64
@@ -27,8 +27,8 @@ type Key struct {
 	units, chunks cipher.AEAD
 }
 
-// Lengths in bytes: of a tag, of a seal, and of a unit, the part of a chunk that has a
-// tag of its own.
+// Lengths in bytes: of a tag, of a seal, and of a unit, the part of a chunk that has
+// its own tag.
 const (
 	TagBytes  = 16
 	SealBytes = sha256.Size
@@ -137,7 +137,7 @@ func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]by
 	return scratch[:got], runs
 }
 
-// seal returns the seal of an extent. header is what Header.unsealed returns, and tags
+// seal returns the seal of an extent. header is the result of Header.unsealed, and tags
 // are the tags of all chunks.
 func (k *Key) seal(header, manifest, tags []byte) (sum [SealBytes]byte) {
 	secret := k.derive("seal")

@@ -31,7 +31,7 @@ const (
 	opCount
 )
 
-// FaultKind is what a fault does to a call.
+// FaultKind is the effect of a fault on a call.
 type FaultKind uint8
 
 // The kinds of fault. After a fault of a write, the call returns Rule.Errno. If that is 0,

@@ -17,7 +17,7 @@ import (
 )
 
 // Version is the version of the directory's layout, and of all formats inside that have
-// no version of their own. When a daemon opens a directory of version 1 (unkeyed), which
+// no separate version. When a daemon opens a directory of version 1 (unkeyed), which
 // has no key and no seals, it upgrades the directory. No other version is read.
 const (
 	Version = 2

@@ -24,7 +24,8 @@ import (
 // have no seal. The line "sum" has the xxh3 of the lines above it.
 const keyName = "KEY"
 
-// keyLost is the part of error messages that tells what a lost or damaged key means.
+// keyLost is the part of error messages that explains the consequences of a lost or
+// damaged key.
 const keyLost = ", and nothing that is stored can be verified without it: put it back, or delete the directory, whose entries are all lost"
 
 func keyText(from uint64, secret []byte) []byte {

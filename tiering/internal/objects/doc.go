@@ -4,7 +4,7 @@
 // only decision that it makes is which copies in HBM to drop for other copies. Its owner,
 // the store, fills, leases, writes, promotes and evicts objects.
 //
-// A Set has no lock of its own: each method is called with its owner's lock held. It asks
+// A Set has no lock: each method is called with its owner's lock held. It asks
 // the lower tier only for answers that the tier has in memory.
 //
 // Code that changes a count of an object (leases, operations, its fill, its write) calls

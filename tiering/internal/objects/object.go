@@ -51,7 +51,7 @@ type Object struct {
 	links
 }
 
-// Size is how many bytes an object takes. Guarded by the store's lock, except RankBytes.
+// Size has the sizes of an object in bytes. Guarded by the store's lock, except RankBytes.
 type Size struct {
 	RankBytes   int64 // of one rank's layout
 	Bytes       int64 // layouts of all ranks, and token ids
@@ -64,8 +64,8 @@ type Size struct {
 // Charge returns the bytes that an object's tenant is charged.
 func (z *Size) Charge() int64 { return z.PageBytes + z.RecordBytes }
 
-// standings records where an object stands in policies and backlogs, in the lower tier and
-// at other nodes. Guarded by the store's lock.
+// standings records the standing of an object in policies and backlogs, in the lower tier
+// and at other nodes. Guarded by the store's lock.
 type standings struct {
 	Ranked   standing   // in the policy of its pool
 	InTenant standing   // in its tenant's policy: equal to Ranked; Absent if there is no policy, or not yet
@@ -77,7 +77,7 @@ type standings struct {
 	Stored   tier.Level // level last seen in the lower tier; 0 = not in the lower tier
 	Refused  bool       // refused by the lower tier; retried after its next use
 	Ahead    bool       // read ahead, and not used yet
-	Told     bool       // the listener Options.Held has been told of it
+	Told     bool       // the listener Options.Held was notified of it
 	Fetched  bool       // came from outside this node and may still be cached there
 	From     tier.Place // where it was promoted from; PlaceNone = filled by a client
 }

@@ -17,7 +17,7 @@ const (
 )
 
 // Pool is one budget of the arena's pages. The pages themselves are not divided: any free
-// page serves either pool. A device has pools of its own. Guarded by the store's lock.
+// page serves either pool. A device has its own pools. Guarded by the store's lock.
 //
 // Invariant: Used is the sum of Bytes over all classes. Used-Pinned is the number of bytes
 // that eviction can free, exactly.

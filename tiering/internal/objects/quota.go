@@ -6,7 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 )
 
-// A tenant without a quota has no policies of its own. With its first quota it gets new
+// A tenant that has never had a quota has no policies. With its first quota it gets new
 // policies. Its objects are added to these policies a few at a time, in the order of their
 // last use, which many policies rely on. "listing" collects the objects, "telling" adds
 // them:

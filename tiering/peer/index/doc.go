@@ -56,7 +56,8 @@ func Interval(peers int) time.Duration {
 	return max(250*time.Millisecond, time.Duration(peers)*2500*time.Microsecond)
 }
 
-// Position is how much of a peer's set a node has learned. The zero value is nothing.
+// Position records how much of a peer's set a node has learned. The zero value means
+// nothing.
 type Position struct {
 	Incarnation uint64 // of the peer's set; a set with another incarnation is a new one
 	Version     uint64 // changes up to this version are known

@@ -5,9 +5,9 @@ import "slices"
 // maxNewest is the most changes of one key that a lookup considers. It takes the newest.
 const maxNewest = 32
 
-// maxLooked is how many entries of a key Holders examines once dst is full. The remaining
-// entries are only counted, because examining all entries of an object on all nodes would
-// take microseconds.
+// maxLooked is the number of entries of a key that Holders examines if dst is full by then.
+// The remaining entries are only counted, because examining all entries of an object on all
+// nodes would take microseconds.
 const maxLooked = 32
 
 // Holders fills dst with peers that are believed to have the object with this tag, and returns

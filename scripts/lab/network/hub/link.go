@@ -36,8 +36,8 @@ type Counters struct {
 	Bytes             uint64 // of passed frames
 }
 
-// Link is one direction between two ports. The zero value has the zero Rule and a random
-// generator of its own. It has no clock and no lock: calls must not be concurrent.
+// Link is one direction between two ports. The zero value has the zero Rule and its own
+// random generator. It has no clock and no lock: calls must not be concurrent.
 type Link struct {
 	rule   Rule
 	random *rand.Rand

@@ -49,7 +49,7 @@ type spec struct {
 	role  role
 }
 
-// tensors lists the model's tensors in file order. Names are those of Qwen3-Next with dense
+// tensors lists the model's tensors in file order. The names follow Qwen3-Next with dense
 // MLPs. As in Qwen3-Next, the rows of in_proj_qkvz and in_proj_ba are grouped by key head. For
 // each key head, in_proj_qkvz has the rows of q, of k, and of v and z of the value heads that
 // share this key head; in_proj_ba has the rows of b, then of a. With LinearConfig.Separate,

@@ -9,8 +9,8 @@ import (
 )
 
 // ServedPrefix reports to the daemon how a prompt was served. tokens is the number of tokens of
-// the prompt. reused is how many of its leading tokens came from the last loaded checkpoint; 0 =
-// no checkpoint. first is the time to the first token.
+// the prompt. reused is the number of its leading tokens that came from the last loaded
+// checkpoint; 0 = no checkpoint. first is the time to the first token.
 func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Prefix: reused, PrefixReason: s.found.PrefixReason, First: first}
 	if reused > 0 {
@@ -20,8 +20,8 @@ func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	return err
 }
 
-// ServedSplice reports to the daemon how a prompt of the given number of tokens was served,
-// whose segments are those of the last Match. first is the time to the first token. The tokens
+// ServedSplice reports to the daemon how a prompt of the given number of tokens was served. The
+// prompt has the segments of the last Match. first is the time to the first token. The tokens
 // before the segments count as reused from the engine's own cache.
 func (s *Store) ServedSplice(tokens int, r *refengine.Result, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Engine: r.Plan.Begin, First: first}

@@ -80,8 +80,8 @@ func (s Stats) HitRate() float64 {
 	return float64(s.HitTokens) / float64(s.InputTokens)
 }
 
-// serve counts a lookup. symbols is the number of symbols that were looked up, and hit is how
-// many of them were cached. steps is the number of edges that the lookup followed.
+// serve counts a lookup. symbols is the number of symbols that were looked up, and hit is the
+// number of them that were cached. steps is the number of edges that the lookup followed.
 func (s *Stats) serve(c Config, symbols, hit, steps int) Hit {
 	h := Hit{symbols * c.symbolTokens(), hit * c.symbolTokens()}
 	s.Requests++

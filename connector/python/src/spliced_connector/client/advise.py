@@ -128,9 +128,9 @@ class Advice:
     checkpoints: tuple[CheckpointAdvice, ...]
     segments: tuple[SegmentAdvice, ...]
     splice: int | None = None
-    """The time of a splice in `predicted` is that of a splice with this number of leading segments
-    of the query. It reuses those that are cached and those that will be published. None: the daemon
-    is too old to report the number."""
+    """The time of a splice in `predicted` assumes a splice with this number of leading segments of
+    the query. It reuses those that are cached and those that will be published. None: the daemon is
+    too old to report the number."""
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
     """How the prompt may be spliced within `Query.limit`. The other fields assume such a splice."""
     found: Match | None = None

@@ -34,8 +34,8 @@ class Buffer(Held):
     def __init__(self, held: tuple[Attachment, int, int, float], begin: int) -> None:
         super().__init__(*held)
         self.begin = self.accepted = self.end = begin
-        """Prompt positions: `begin` is that of the first row, `accepted` is after the last accepted
-        row, `end` is after the last draft."""
+        """Prompt positions: `begin` is at the first row, `accepted` is after the last accepted row,
+        `end` is after the last draft."""
         self.lost = False
         """A failed request may have changed the buffer, so it can only be released."""
 

@@ -516,9 +516,9 @@ class Model:
         begin. They may be on other nodes. None means the same as a plan with id 0: this engine
         computes all of them.
 
-        `queued` is how many seconds of other work this engine does first. A segment that does not
-        arrive on this node within `within` seconds is late; 0 is the daemon's setting. No segment
-        may be named twice.
+        `queued` is the number of seconds of other work that this engine does first. A segment that
+        does not arrive on this node within `within` seconds is late; 0 is the daemon's setting. No
+        segment may be named twice.
         """
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
@@ -546,11 +546,12 @@ class Model:
         failed or the daemon does not support jobs. The caller counts as a worker until it has no
         job and has not called for some seconds.
 
-        `most` is how many jobs the worker may have at once, including those it has. It will not do
-        the `declined` jobs. `queued` is how many seconds of other work it does first. With `end` it
-        stops being a worker. `primers` are the digests of the primers that it has, at most 16; it
-        gets no segment that needs another primer. A job is done when its segment is held in all
-        ranks, no matter which client of the node published it. Only one call may wait at a time.
+        `most` is the largest number of jobs that the worker may have at once, including those it
+        has. It will not do the `declined` jobs. `queued` is the number of seconds of other work
+        that it does first. With `end` it stops being a worker. `primers` are the digests of the
+        primers that it has, at most 16; it gets no segment that needs another primer. A job is done
+        when its segment is held in all ranks, no matter which client of the node published it. Only
+        one call may wait at a time.
         """
         return self._ask(
             lambda r: parallel.jobs(r, most, wait, declined, queued, end=end, primers=primers),

@@ -41,7 +41,7 @@ def share(hits: Sequence[bool]) -> Estimate:
 def paired(hits: Sequence[bool], reference: Sequence[bool]) -> Estimate:
     """Returns the share of hits minus the reference's share over the same questions.
 
-    The interval is that of Agresti and Min (2005). It adds half a question to both kinds of
+    The interval follows Agresti and Min (2005). It adds half a question to both kinds of
     disagreement, so that it does not shrink to a point if there is no disagreement.
     """
     n = len(hits)

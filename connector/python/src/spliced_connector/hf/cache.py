@@ -44,7 +44,7 @@ def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context:
     """Copies states and rows from a cache back to the context. `filled` has made the cache from
     this context, and the library has continued it since.
 
-    The new number of tokens is that of the cache's attention layers; in a model without attention
+    The new number of tokens comes from the cache's attention layers; in a model without attention
     layers, the context's number of tokens does not change. Raises UnsupportedError if a layer of
     the cache has another form than `filled` gave it; the context must then not be used.
     """

@@ -16,7 +16,7 @@ _LONGEST = 600.0  # seconds; only requests chosen for comparison wait for it
 
 
 class Watch:
-    """Compares every n-th spliced prompt after its answer, and decides whether splicing goes on."""
+    """Compares every n-th spliced prompt after its answer; decides whether splicing continues."""
 
     def __init__(
         self, arch: Architecture, model: Model, share: float, bound: float, changed: float

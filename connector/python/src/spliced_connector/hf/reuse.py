@@ -404,7 +404,7 @@ class Reuse:
     def load(self, found: Found, ids: list[int], accept: Accept, way: Way) -> Context | None:
         """Returns the context after the longest saved prefix, None for a miss. If the prefix ends
         in rows of a turn and the daemon advises it, the rows are replayed. Otherwise the context
-        is that of the last checkpoint with states in this prefix."""
+        comes from the last checkpoint with states in this prefix."""
         match, prefix = found.match, b""
         if match.prefix_tokens == 0:
             return None

@@ -59,9 +59,9 @@ class Layout:
     parts: tuple[Part, ...]
     nbytes: int  # a multiple of PART_ALIGN
     errors: tuple[float, float] = (0.0, 0.0)
-    """Maximum errors of packed parts. The first is that of T: the largest bound on the spectral
-    norm of a head's difference. The second is that of S, keys and values: the largest Frobenius
-    norm of a difference, divided by the Frobenius norm of the original."""
+    """Maximum errors of packed parts. The first is for T: the largest bound on the spectral norm of
+    a head's difference. The second is for S, keys and values: the largest Frobenius norm of a
+    difference, divided by the Frobenius norm of the original."""
 
     def within(self, most: float) -> bool:
         """Returns whether the errors of packed parts are at most `most`. A small excess is allowed,

@@ -75,7 +75,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a request: its segments, and the longest prefix that the daemon has."""
+    """The known state of a request: its segments, and the longest prefix that the daemon has."""
 
     prompt: Prompt
     held: frozenset[int]  # indices of segments that the daemon has

@@ -82,7 +82,8 @@ class ServingSettings:
     """Whether missing segments are computed in isolation and published, mode splice."""
     capture_tokens: int = 2048
     """Segments of more tokens are not captured, because the engine stands still for a whole
-    capture; 1 to 16,777,216. A good value is what the engine computes in a few times `stall_ms`."""
+    capture; 1 to 16,777,216. A good value is the number of tokens that the engine computes in a few
+    times `stall_ms`."""
     find: Names = ()
     """The finders for prompts that name no cuts: any of "known" (mode splice), "separators",
     "template" and "chunks", which the package `segments` describes. Empty: no finder."""

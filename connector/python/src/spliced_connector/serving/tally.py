@@ -28,7 +28,7 @@ class EngineTally:
     composed_unasked     walks that the daemon should do, but could not be asked for
     shared_tokens        tokens of spliced requests that lie in shared pages
     plans, plans_shared  requests for which other nodes were asked, and requests that they helped
-    plans_refused        requests for which nobody was asked, because too many requests waited
+    plans_refused        requests for which no node was asked, because too many requests waited
     segments_came, segments_lost   segments that other nodes should compute, and did or did not
     jobs                 segments that other nodes requested from this engine. jobs_done were
                          published, jobs_failed were not, jobs_late expired; jobs_declined

@@ -18,7 +18,7 @@ class PrefillClock(Clock):
         self._pipelined = pipelined  # steps overlap, so their times cannot be separated
 
     def step(self, step: SchedulerOutput, busy: bool) -> None:
-        """Called before each step. busy: the connector has work of its own in the step."""
+        """Called before each step. busy: the connector also works in the step."""
         if self._pipelined or busy or len(step.num_scheduled_tokens) != 1:
             self.begin(None)
             return

@@ -90,8 +90,8 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Worked:
     """Whether one rank has stored its share of a segment that another node requested (`Work`). rows
-    and seconds are those of the whole batch; only one job of the batch reports them, the others
-    report 0."""
+    and seconds count the whole batch; only one job of the batch reports them, the others report
+    0."""
 
     id: int
     stored: bool

@@ -81,7 +81,7 @@ class SpliceScheduler:
         """Returns how many tokens after the first `computed` can be filled later, and True if there
         are any. None: ask again, other nodes have not answered yet.
 
-        The tokens are those of a splice, or of an exact prefix if the request has no segments.
+        The tokens belong to a splice, or to an exact prefix if the request has no segments.
         """
         entry = self._opened(request)
         if entry is None:

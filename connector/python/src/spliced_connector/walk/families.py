@@ -4,8 +4,8 @@ One algorithm serves every family that `walk.base.Steps` can express. Rows are c
 Inside a chunk all work is matrix products (the WY form of a product of Householder-like factors:
 Bischof and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464). The state
 is updated once per chunk. S is the state before the chunk, g the chunk's decay, Kd and Qd its
-decayed keys and queries, and A the decayed products of queries and keys. U is what the tokens write
-if S is zero, and W reads S:
+decayed keys and queries, and A the decayed products of queries and keys. U has the values that the
+tokens write if S is zero, and W reads S:
 
     V = U - W S            what the chunk's tokens write
     S' = g S + Kd^T V      so that T = g I - Kd^T W and the end-state is Kd^T U

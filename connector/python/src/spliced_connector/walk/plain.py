@@ -88,7 +88,7 @@ def _odd(module: nn.Module, inside: nn.Module | None, own: tuple[str, ...]) -> s
     kind = type(module)
     if kind not in _TORCH and not kind.__module__.startswith(own):
         return f"is a {kind.__module__}.{kind.__qualname__}, which no walk supports"
-    # Some models of transformers have low-rank adapters of their own, each a Sequential in a
+    # The code of some models in transformers includes low-rank adapters, each a Sequential in a
     # ModuleList. Any other Sequential was put in place of a projection by other code.
     if kind is nn.Sequential and type(inside) is not nn.ModuleList:
         return "is a Sequential, which no walk supports"

@@ -39,9 +39,9 @@ class Peer:
 
         If True, memory that only this process could write is unchanged since the connection ended.
 
-        `ended_at` is when the connection ended, a time of `time.monotonic`. If the first call comes
-        more than `_ASKED_WITHIN` seconds later, the answer is False: it is then unknown what the
-        process wrote before it died.
+        `ended_at` is the time at which the connection ended, by `time.monotonic`. If the first call
+        comes more than `_ASKED_WITHIN` seconds later, the answer is False: it is then unknown what
+        the process wrote before it died.
         """
         with self._lock:
             if self._died is None:

@@ -175,8 +175,8 @@ class _Scan:
         return torch.cat(done) if len(done) > 1 else done[0]
 
     def _move(self, run: int, values: Tensor, state: Tensor) -> Tensor:
-        """Replaces the state by the state after the rows of a run, in place. The run has the given
-        values in place of its own. Returns the outputs."""
+        """Replaces the state by the state after the rows of a run, in place. The given values
+        replace the run's values. Returns the outputs."""
         rows = self._parts.rows[run]
         out, _ = self._ops.chunk_gated_delta_rule_cpu(
             query=self._q[:, rows],

@@ -73,8 +73,8 @@ class PagePlan:
         return self.runs[-1].wanted.end
 
     def spans(self, block_tokens: int, kernel_tokens: int) -> Iterator[tuple[int, Span]]:
-        """Yields the spans of all runs, each with the number of its run. Their blocks are those of
-        the engine's kernels, which may be smaller than the engine's."""
+        """Yields the spans of all runs, each with the number of its run. The spans lie in blocks of
+        the engine's kernels, which may be smaller than the engine's blocks."""
         split = block_tokens // kernel_tokens
         for number, run in enumerate(self.runs):
             for block, a, b in spans_of(

@@ -29,7 +29,7 @@ only after a round."""
 
 @dataclass(slots=True)
 class Away:
-    """What is known about the missing segments of one request, by key. planned: whether a plan
+    """The known state of the missing segments of one request, by key. planned: whether a plan
     exists, or there is no plan to wait for."""
 
     planned: bool = False
@@ -115,7 +115,7 @@ class Combiner(Alone):
         return request is not None and not request.away.planned
 
     def of(self, request_id: str, claim: bool = False) -> Away:
-        """Returns what is known about a request's segments. If nothing was asked, this engine
+        """Returns the known state of a request's segments. If nothing was asked, this engine
         computes all of them.
 
         claim: whether `news` reports later changes.

@@ -2,7 +2,7 @@
 queries and keys, and full attention over grouped keys or latents.
 
 transformers has no classes for these models; their code is distributed with the weights. The walk
-finds the modules of that code by their names. The walk's arithmetic is that of vLLM and SGLang.
+finds the modules of that code by their names. The walk uses the arithmetic of vLLM and SGLang.
 """
 
 from __future__ import annotations
