@@ -164,8 +164,9 @@ func addAuthorities(pool *x509.CertPool, text []byte) error {
 
 // credentials hold the identity that new handshakes use.
 type credentials struct {
-	// protocol is negotiated by ALPN. So a node of another cluster is refused, even if its certificate
-	// is of the same authority and its address belonged to this cluster before.
+	// protocol contains a hash of the cluster's name and is negotiated by ALPN. So a node of another
+	// cluster is refused, even if the same authority signed its certificate and its address
+	// belonged to this cluster before.
 	protocol string
 	now      func() time.Time
 	current  atomic.Pointer[identity]

@@ -58,8 +58,9 @@ func (g *GPU) named(name string, log zerolog.Logger) {
 	g.Name, g.log = name, log.With().Str("tier", "hbm").Str("device", name).Logger()
 }
 
-// driverPatience times hbm-timeout is the driver's time limit for opening or closing a device. The
-// driver needs some seconds to initialize a device, and as many to compile the kernels (a guess).
+// driverPatience is the driver's time limit for opening or closing a device, in units of
+// hbm-timeout. The driver needs some seconds to initialize a device, and as many to compile the
+// kernels (a guess).
 const driverPatience = 30
 
 // Patience returns how long the driver may take to open or close a device.

@@ -68,7 +68,7 @@ type Work struct {
 }
 
 // New creates a Work. The caller must start the method Run, which enforces the deadlines of jobs
-// and rows. It must call Close before it closes the store.
+// and of the rows of plans. The caller must call Close before it closes the store.
 func New(cfg Config) *Work {
 	if cfg.Now == nil {
 		cfg.Now = time.Now

@@ -106,7 +106,7 @@ func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error)
 
 // matchFirst does the lookup of an advise request that has the section match. It stores the result
 // in the parameter out, a section of the reply. It also sets the fields of m that a client would
-// otherwise copy from the reply to a match. The result waits has the same meaning as in lookUp.
+// otherwise copy from the reply to a match. waits is as in lookUp.
 func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
 	s := t.scratch
 	q, err := t.lookupOf(m)

@@ -132,8 +132,8 @@ func (c *copyOf) another(ctx context.Context, asked *[]Node) *member {
 	return nil
 }
 
-// readFrom reads the spans in the list left from one member. On return, the list has only
-// the spans that have not arrived.
+// readFrom reads the spans in *left from one member, and removes those that have arrived
+// from *left.
 func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *target) error {
 	bytes := int64(0)
 	for i := range *left {

@@ -167,8 +167,8 @@ func (p *Pool) countIdle(o *object, sign int) {
 	p.slots.hold(o.rest, -sign)
 }
 
-// refuse returns nil if evicting unreferenced runs can free the needed memory. The memory for
-// chunks must be found without evicting a prefix. Otherwise refuse returns a Refusal.
+// refuse returns nil if evicting unreferenced runs can free the needed memory, and the memory for
+// chunks can be found without evicting a prefix. If not, refuse returns a Refusal.
 func (p *Pool) refuse(n needs, runs []run) *Refusal {
 	had := len(p.free) + p.idle.blocks + p.slots.loose()
 	short := func(reason Reason, d demand, had int) *Refusal {

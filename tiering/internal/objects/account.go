@@ -143,8 +143,8 @@ func (s *Set) Book(o *Object) {
 	o.Tenant.Used[o.Pool.Number] += o.Charge()
 }
 
-// Unlink hides an object from lookups and policies, with the reason for later misses. The
-// memory is freed now or when its last user ends.
+// Unlink hides an object from lookups and policies. Later misses of the object report the
+// reason why. The object's memory is freed now, or when its last user ends.
 func (s *Set) Unlink(o *Object, why tier.Reason) {
 	if o.Children > 0 {
 		panic(fmt.Sprintf("objects: %s leaves before its %d children", o.Name(), o.Children))

@@ -8,10 +8,10 @@ import (
 const (
 	// maxOwn is the most keys of a node's own set, with 4 bytes each.
 	maxOwn = 1 << 22
-	// The log keeps the last changes, 8 bytes each. The least number of changes is a
-	// quarter of the number of keys, but at least minLog and at most maxLog. The log never
-	// has more than twice the least number. A peer that is further behind reads the whole
-	// set, which then takes not many more bytes.
+	// The log keeps the last changes of the set, 8 bytes each: at least a quarter as many as
+	// the set has keys, within minLog and maxLog, and at most twice that number. A peer that
+	// has missed more changes than the log keeps reads the whole set, which takes few bytes
+	// more than the changes would.
 	minLog = 1 << 12
 	maxLog = 1 << 17
 	// maxMessageKeys is the most keys in one delta, with 2 to 5 bytes each.

@@ -60,8 +60,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One prompt in all ways. segments: number of reusable segments; primed: how many of them are
-    captured after a primer."""
+    """The results of one prompt, spliced in every way that was measured. segments: number of
+    reusable segments; primed: how many of them are captured after a primer."""
 
     line: int
     tokens: int
