@@ -65,6 +65,20 @@ func (r *running) documented(t testing.TB) *openapi3.T {
 	return doc
 }
 
+// Validate, on which documented relies, finds references that lead nowhere.
+func TestABrokenDocumentIsRefused(t *testing.T) {
+	text := `{"openapi":"3.1.0","info":{"title":"x","version":"1"},"paths":{"/x":{"get":{"responses":{"200":{"description":"ok",
+	"content":{"application/json":{"schema":{"$ref":"#/components/schemas/Absent"}}}}}}}}}`
+	loader := openapi3.NewLoader()
+	doc, err := loader.LoadFromData([]byte(text))
+	if err == nil {
+		err = doc.Validate(loader.Context)
+	}
+	if err == nil || !strings.Contains(err.Error(), "Absent") {
+		t.Errorf("%v", err)
+	}
+}
+
 // known ids of tokens: nothing else in an answer looks like them.
 func knownTokens(n int) []uint32 {
 	ids := make([]uint32, n)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -349,9 +350,11 @@ func TestNoRoomAtHome(t *testing.T) {
 	if p.ID == 0 {
 		t.Fatalf("with room: %+v", p)
 	}
-	// Not combined: the pool is full, and what is put now may be evicted before it is read.
-	must(t, s[0].model.EndPlan(context.Background(), p.ID))
-	s[0].unleased(t)
+	// In a full pool, what is put may be evicted before it is read.
+	for _, d := range held[:len(leases)] {
+		must(t, s[0].view.Remove(api.Digest(d.key)))
+	}
+	s[0].combine(t, docs, p)
 }
 
 // documentsOf are n segments of 300 tokens that differ from documents.

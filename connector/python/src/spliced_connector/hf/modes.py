@@ -188,8 +188,9 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         there = [False] * len(there)
     chosen = choose(prompt, context.tokens, there, wanted)
     choices = _judged(reuse, request, found, chosen)
-    beyond = beyond_max_loss(None, request.limit.max_loss)  # the loss of another way is known
-    trouble = found.trouble or (found.unadvised if choices == chosen else beyond)
+    trouble = found.trouble or found.unadvised
+    if choices != chosen and not found.trouble:  # the loss of another way is known
+        trouble = beyond_max_loss(None, found.limit.max_loss)
     others = None
     if request.parallel_tokens and not found.trouble:
         others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)
@@ -232,7 +233,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     reuse.count(held)
     _keep(kept, context, found.saves(request.keep_all))
     way = _way(reuse, found, choices)
-    known = way == found.judged and any(s.segment in held for s in spans)
+    known = way == found.limit.way and any(s.segment in held for s in spans)
     return Walked(
         context,
         hidden,
@@ -260,7 +261,7 @@ def _way(reuse: Reuse, found: Found, choices: Sequence[Choice]) -> SpliceWay:
     """Returns the way of splicing that these choices amount to. Losses are counted by way."""
     pairs = zip(found.prompt.pieces, choices, strict=True)
     used = [piece for piece, choice in pairs if choice in (Choice.HIT, Choice.ISOLATED)]
-    return replace(found.judged, primed=all_primed(used, reuse.lead))
+    return replace(found.limit.way, primed=all_primed(used, reuse.lead))
 
 
 def _judged(
@@ -268,7 +269,7 @@ def _judged(
 ) -> tuple[Choice, ...]:
     """Returns the choices. If the loss is limited, and the daemon has estimated the loss of another
     way of splicing than these choices, returns choices without any segment."""
-    if request.limit.max_loss >= ANY_LOSS or _way(reuse, found, choices) == found.judged:
+    if request.limit.max_loss >= ANY_LOSS or _way(reuse, found, choices) == found.limit.way:
         return choices
     return tuple(
         Choice.CONTEXT if choice in (Choice.HIT, Choice.ISOLATED) else choice for choice in choices

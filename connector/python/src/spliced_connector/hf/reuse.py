@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from spliced_connector.client import (
-    ANY_LOSS,
     UNADVISED,
     Accept,
     Advice,
@@ -35,7 +34,6 @@ from spliced_connector.client import (
     Segment,
     Served,
     ServedSegment,
-    SpliceWay,
     Splicing,
     WalkTiming,
     Way,
@@ -93,10 +91,8 @@ class Found:
     advice: Advice | None
     prompt: Prompt = Prompt(0, ())  # noqa: RUF009  (frozen)
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
-    judged: SpliceWay = SpliceWay()  # noqa: RUF009  (frozen)
-    """The way of splicing for which `loss` was estimated."""
-    max_loss: float = ANY_LOSS
-    """The highest loss that the request accepts."""
+    limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
+    """The loss that is accepted, and the way of splicing for which `loss` was estimated."""
 
     def way(self, everything: bool) -> Way:
         """Returns how the daemon advises to serve the prompt; SPLICE without advice, or if
@@ -112,7 +108,7 @@ class Found:
         if not self.match.trouble and self.loss.splicing is Splicing.NONE:
             if self.advice is None:
                 return "the daemon did not answer"
-            return beyond_max_loss(self.loss.expected, self.max_loss)
+            return beyond_max_loss(self.loss.expected, self.limit.max_loss)
         return self.match.trouble
 
     @property
@@ -287,11 +283,10 @@ class Reuse:
         )
         asked = limit or LossLimit()
         loss = unanswered(asked) if advice is None or not known else advice.loss
-        judged = asked.way
         if loss.splicing is Splicing.REFRESHED:
             prompt = replace(prompt, pieces=prompt.pieces[: named[-1].index])
-            judged = replace(judged, refreshed=True)
-        return Found(hashes, match, advice, prompt, loss, judged, asked.max_loss)
+            asked = replace(asked, way=replace(asked.way, refreshed=True))
+        return Found(hashes, match, advice, prompt, loss, asked)
 
     def _kinds(self, accept: Accept) -> Accept:
         """Returns the kinds of checkpoints from which a request continues."""

@@ -295,7 +295,8 @@ class Decider:
         if takes == 0 and not cuts.found.warming:
             self._tally.add("not_advised")
             held, wanted = frozenset(), frozenset()
-            better = "a prefix" if advice is not None and advice.way == Way.PREFIX else "computing"
+            computing = advice is not None and advice.way == Way.RECOMPUTE
+            better = "computing" if computing else "a prefix"
             trouble = self._declined(f"the daemon advises not to splice it: {better} is faster")
         # The advised number of segments is valid only if all hits and all admitted segments are
         # used: the daemon's estimate includes them.

@@ -284,7 +284,8 @@ class PrefixScheduler:
         prompt = self.open(request)
         if prompt is None:
             return Named()
-        return Named(prompt.before, [prompt.names[p] for p in prompt.before])
+        before = prompt.before
+        return Named(before, [prompt.names[p] for p in before])
 
     def computes(self, request: Request) -> bool:
         """Returns whether the engine computes the prefix of a request itself."""

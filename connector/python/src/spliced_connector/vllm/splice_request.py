@@ -1,12 +1,12 @@
 """One request of mode splice in the scheduler's process: the daemon's answer, and its state.
 
-         no segments, or nothing to reuse
-ENGINE <──────────────────────────────────
-                      offer                 claim              fill
-OPEN <──────────────────────────> OFFERED ────────> CLAIMED ────────> FILLED
-                    withdraw                            │               │
-                                                        └─────> LOST <──┘
-                                                          lose
+ENGINE          a request that is not spliced stays here
+
+         offer             claim             fill
+OPEN ───────────> OFFERED ───────> CLAIMED ───────> FILLED
+     <───────────                     │                │
+       withdraw                       └──> LOST <──────┘
+                                     lose
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ _FOLLOWS = {
     State.FILLED: frozenset({State.LOST}),
     State.LOST: frozenset[State](),
 }
-
-_WAYS = {State.CLAIMED: "splice", State.FILLED: "splice", State.LOST: "recomputed"}
 
 _OPEN = frozenset({State.OPEN, State.OFFERED})
 _SPLICED = frozenset({State.CLAIMED, State.FILLED})
@@ -107,6 +105,13 @@ class SpliceRequest:
     def spliced(self) -> bool:
         """Returns whether the blocks hold a splice, or are about to."""
         return self.state in _SPLICED
+
+    @property
+    def way(self) -> str:
+        """Returns how the request is served, in words for its caller."""
+        if self.spliced:
+            return "splice"
+        return "recomputed" if self.state is State.LOST else "engine"
 
     def offer(self, splice: Splice, base: Base) -> None:
         self._to(State.OFFERED)
@@ -169,13 +174,12 @@ class SpliceRequest:
         exact: what mode prefix returns for the response, None if it has nothing.
         """
         by_prefix = {} if exact is None else cast("dict[str, object]", exact["spliced"])
-        way = _WAYS.get(self.state, "engine")
-        summary: dict[str, object] = {"way": way, "decided_micros": self.decided_micros}
+        summary: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
         if self.splice is not None and self.spliced:
             summary |= self._spliced(self.splice)
             if stored := cast(int, by_prefix.get("stored", 0)):
                 summary["stored"] = stored
-        elif way == "engine":
+        elif self.way == "engine":
             summary |= by_prefix
         if self.found.by:
             summary["found"] = dict(self.found.by)

@@ -138,9 +138,9 @@ class SpliceScheduler:
         self._clock.step(step, busy=bool(self._unsettled or prefix))
         alone = step.total_num_scheduled_tokens == 0
         news = self._combiner.news()
-        for told in news:
-            if (entry := self._requests.get(told.request_id)) is not None:
-                entry.lose_segments(told.lost)
+        for item in news:
+            if (entry := self._requests.get(item.request_id)) is not None:
+                entry.lose_segments(item.lost)
         return SplicePlan(loads, dropped, prefix, alone, news, self._jobs.next(alone))
 
     def settled(self, outcome: Outcome) -> None:
