@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 )
@@ -35,21 +34,21 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	modelType := f.text("model_type")
 	o.fill(modelType)
 	id := Identity{Model: o.Model, Weights: o.Weights, TPSize: o.TPSize}
-	if slices.Contains(wrappers, modelType) {
+	if slices.Contains(models().Wrappers, modelType) {
 		f, modelType = f.textModel(modelType)
 	}
-	read, known := architectures[modelType]
-	if !known && len(*f.problems) == 0 {
-		f.problems.add("model_type %q is not known, want one of %q", modelType, knownTypes())
+	rows := models().rows(modelType)
+	if rows == nil && len(*f.problems) == 0 {
+		f.problems.add("model_type %q is not known, want one of %q", modelType, models().types())
 	}
-	if known {
+	if rows != nil {
 		before := len(*f.problems)
 		switch n := f.layers(); {
 		case len(*f.problems) > before: // missing or not a number: reported already
 		case n < 1 || n > MaxLayers:
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
 		default:
-			id.Layers = read(&f, &o, n)
+			id.Layers = f.readLayers(rows, &o, n)
 			o.addSlopes(id.Layers, f.problems)
 		}
 	}
@@ -57,50 +56,6 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, errors.Join(*f.problems...))
 	}
 	return id, nil
-}
-
-// wrappers are types of multimodal models. Their configs contain the config of a text
-// model, which has its own type.
-var wrappers = []string{
-	"NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2", "bailing_moe_v3_vl", "intern_s2_preview", "kimi_k3",
-	"lfm2_vl", "minicpmv4_6", "minicpmv4_7", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe",
-}
-
-// architectures maps model_type to the function that reads its layers.
-var architectures = map[string]func(f *fields, o *ConfigOptions, layers int) []Layer{
-	"qwen3_next":         readQwen3Next,
-	"qwen3_5":            readQwen3Next,
-	"qwen3_5_text":       readQwen3Next,
-	"qwen3_5_moe":        readQwen3Next,
-	"qwen3_5_moe_text":   readQwen3Next,
-	"kimi_linear":        readKimiLinear,
-	"bailing_moe_linear": readBailingLinear,
-	"bailing_hybrid":     readBailingHybrid,
-	"minimax":            readMiniMax,
-	"minimax_text_01":    readMiniMax,
-	"minimax_m1":         readMiniMax,
-	"nemotron_h":         readNemotronH,
-	"nemotron_h_puzzle":  readNemotronH,
-	"granitemoehybrid":   readGraniteHybrid,
-	"bamba":              readBamba,
-	"falcon_h1":          readFalconH1,
-	"zamba2":             readZamba2,
-	"mamba2":             readMamba2,
-	"jamba":              readJamba,
-	"zamba":              readZamba,
-	"mamba":              readMamba,
-	"falcon_mamba":       readMamba,
-	"olmo_hybrid":        readOlmoHybrid,
-	"lfm2":               readLfm2,
-	"lfm2_moe":           readLfm2,
-	"llama":              readPlain,
-	"mistral":            readPlain,
-	"qwen2":              readPlain,
-	"qwen3":              readPlain,
-}
-
-func knownTypes() []string {
-	return slices.Sorted(maps.Keys(architectures))
 }
 
 func (o *ConfigOptions) fill(modelType string) {
@@ -166,14 +121,6 @@ func (f *fields) real(name string) (v float64)    { f.read(name, &v); return v }
 func (f *fields) flag(name string, v bool) bool   { f.optional(name, &v); return v }
 func (f *fields) numberOr(name string, v int) int { f.optional(name, &v); return v }
 
-// numberElse returns a number, or otherwise() if it is missing or 0.
-func (f *fields) numberElse(name string, otherwise func() int) int {
-	if n := f.numberOr(name, 0); n != 0 {
-		return n
-	}
-	return otherwise()
-}
-
 func (f *fields) optional(name string, into any) {
 	if f.has(name) {
 		f.read(name, into)
@@ -231,31 +178,20 @@ func (f *fields) headDim() int {
 	return hidden / heads
 }
 
-// attention reads plain grouped-query attention whose heads have dim elements.
-func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
-	heads := f.numberElse("num_key_value_heads", func() int { return f.number("num_attention_heads") })
-	return Layer{Kind: KindFull, Attention: Attention{
-		KVHeads: heads, KeyDim: dim, ValueDim: dim, DType: o.KVDType, Keys: AtZero, Rope: rope,
-	}}
-}
+// mustSay is the default of a rope base that a config must have.
+const mustSay = 0
 
 // rope reads a rotary embedding in the order of NeoX. It rotates a share of the dim
 // dimensions of a head, by default all. The values come from rope_parameters or from the
 // older top-level fields.
-func (f *fields) rope(dim int) Rope { return f.ropeOr(dim, 1e4, 1) }
-
-// mustSay is passed as the default of a rope base: the config must have the base.
-const mustSay = 0
-
-// ropeOr is rope with an architecture's defaults for the base theta and the share.
-func (f *fields) ropeOr(dim int, theta, share float64) Rope {
-	dims := int(float64(dim) * f.ropeReal("partial_rotary_factor", share)) // truncated, as engines do
-	return f.ropeOver(f.numberOr("rotary_dim", dims), theta)
+func (f *fields) rope(dim int) Rope {
+	dims := int(float64(dim) * f.ropeReal("partial_rotary_factor", 1)) // truncated, as engines do
+	return f.ropeOver(f.numberOr("rotary_dim", dims))
 }
 
 // ropeOver returns rope over dims dimensions. It ignores the share in the config.
-func (f *fields) ropeOver(dims int, theta float64) Rope {
-	r := Rope{Dims: dims, Theta: f.ropeReal("rope_theta", theta)}
+func (f *fields) ropeOver(dims int) Rope {
+	r := Rope{Dims: dims, Theta: f.ropeReal("rope_theta", 1e4)}
 	if r.Theta == mustSay {
 		f.problems.add("rope_theta: missing")
 	}

@@ -263,7 +263,7 @@ func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 		{"absurd layers", `{"model_type":"llama","num_hidden_layers":1000000000}`, "want 1 to 4096"},
 		{"negative layers", `{"model_type":"llama","num_hidden_layers":-1}`, "want 1 to 4096"},
 		{"short list", `{"model_type":"minimax_m1","num_hidden_layers":2,"head_dim":128,"num_attention_heads":8,"attn_type_list":[0]}`, "1 entries for 2 layers"},
-		{"odd pattern", `{"model_type":"nemotron_h","num_hidden_layers":1,"hybrid_override_pattern":"X"}`, `'X' at layer 0`},
+		{"odd pattern", `{"model_type":"nemotron_h","num_hidden_layers":1,"hybrid_override_pattern":"X"}`, `"X" at layer 0`},
 		{"layer far behind", `{"model_type":"bamba","num_hidden_layers":2,"attn_layer_indices":[2]}`, "attn_layer_indices: 2, want 0 to 1"},
 		{"odd block", `{"model_type":"nemotron_h","layers_block_type":["mlp","conv"]}`, `layers_block_type: "conv" at layer 1`},
 		{"yarn", `{"model_type":"llama","num_hidden_layers":1,"head_dim":64,"num_attention_heads":8,"rope_scaling":{"rope_type":"yarn","factor":4}}`, `"yarn" is not supported`},

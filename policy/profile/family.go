@@ -41,12 +41,14 @@ const (
 	DecayPerKey        // one number per token and key channel
 )
 
-// families has the properties of each family.
-var families = [...]struct {
+type familyRow struct {
 	name       string
 	transition Transition
 	decay      Decay
-}{
+}
+
+// families has the properties of each family.
+var families = [...]familyRow{
 	FamilyNone: {"none", TransitionNone, DecayNone},
 	RetNet:     {"retnet", Scalar, DecayFixed},
 	Lightning:  {"lightning", Scalar, DecayFixed},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -30,18 +31,22 @@ const (
 	maxProblems       = 64
 )
 
-// problems collects errors, so that all of them are returned together. It keeps at most
-// maxProblems.
+// problems collects errors, so that all of them are returned together, each once. It keeps
+// at most maxProblems.
 type problems []error
 
 func (ps *problems) add(format string, args ...any) {
-	if len(*ps) == maxProblems {
-		*ps = append(*ps, errors.New("and more"))
-	}
 	if len(*ps) > maxProblems {
 		return
 	}
-	*ps = append(*ps, fmt.Errorf(format, args...))
+	err := fmt.Errorf(format, args...)
+	if slices.ContainsFunc(*ps, func(p error) bool { return p.Error() == err.Error() }) {
+		return
+	}
+	if len(*ps) == maxProblems {
+		err = errors.New("and more")
+	}
+	*ps = append(*ps, err)
 }
 
 func (ps *problems) check(ok bool, format string, args ...any) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,11 @@ def test_shapes_of_configs_are_read_as_by_the_daemon() -> None:
     lines = (DATA / "shapes.txt").read_text().splitlines()
     read = {name: read_shape(text) for name, _, text in (line.partition(": ") for line in lines)}
     assert read == json.loads((DATA / "shapes.json").read_text())
+
+
+def test_the_table_of_models_is_that_of_the_daemon() -> None:
+    ours = resources.files("spliced_connector.model").joinpath("models.json").read_text()
+    assert ours == (DATA.parent / "models.json").read_text(), "run `go generate ./policy/profile`"
 
 
 def test_segment_keys_are_those_of_the_daemon() -> None:

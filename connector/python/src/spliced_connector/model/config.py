@@ -1,7 +1,7 @@
 """Reads a Hugging Face `config.json` into an `Identity`, with the rules of Go's `policy/profile`.
 
 Every adapter makes identities with this module, because adapters with different identities would
-share nothing. `config_models.py` has a reader for each architecture.
+share nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spliced_connector.model.config_layers import Types
-from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS
+from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS, Types, read_layers
 from spliced_connector.model.family import Family
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Identity, Layer
@@ -48,18 +47,19 @@ def from_config(
     own_type = model_type = fields.text("model_type")
     if model_type in WRAPPERS:
         fields, model_type = fields.text_model(model_type)
-    read = ARCHITECTURES.get(model_type)
-    if read is None and not problems.texts:
-        known = ", ".join(sorted(ARCHITECTURES))
-        problems.add(f"model_type {model_type!r} is not known, want one of {known}")
+    known = model_type in ARCHITECTURES
+    if not known and not problems.texts:
+        want = ", ".join(sorted(ARCHITECTURES))
+        problems.add(f"model_type {model_type!r} is not known, want one of {want}")
     layers: tuple[Layer, ...] = ()
     tp_size = max(tp_size, 1)
-    if read is not None:
+    if known:
+        before = len(problems.texts)
         n = fields.layers()
         if 1 <= n <= MAX_LAYERS:
             types = Types(kv, conv, state, transition, tp_size)
-            layers = _with_slopes(read(fields, types, n), slopes, problems)
-        else:
+            layers = _with_slopes(read_layers(fields, types, model_type, n), slopes, problems)
+        elif len(problems.texts) == before:  # otherwise it is reported already
             problems.add(f"num_hidden_layers: {n}, want 1 to {MAX_LAYERS}")
     problems.refuse("config")
     name = model or own_type

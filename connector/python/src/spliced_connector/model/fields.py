@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TypeGuard, TypeVar
 
-from spliced_connector.model.identity import MAX_DIM, Layer, Rope
+from spliced_connector.model.identity import MAX_DIM, Rope
 from spliced_connector.model.validate import Problems
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ FLOAT_TAG = "__float__"
 """Newer config files write an infinity or NaN as an object with only this key."""
 
 MUST_SAY = 0.0
-"""The default of `rope` and `rope_over` for a base that the config must set."""
+"""The default of a rope base that a config must have."""
 
 
 class Fields:
@@ -36,10 +36,6 @@ class Fields:
 
     def number_or(self, name: str, default: int) -> int:
         return self.number(name) if self.has(name) else default
-
-    def number_else(self, name: str, otherwise: Callable[[], int]) -> int:
-        """Returns a number, or the result of `otherwise` if the number is missing or 0."""
-        return self.number_or(name, 0) or otherwise()
 
     def real(self, name: str) -> float:
         value = self._value(name)
@@ -115,19 +111,18 @@ class Fields:
             return 1
         return hidden // heads
 
-    def rope(self, dim: int, theta: float = 1e4, factor: float = 1.0) -> Rope:
-        """Returns the rotary embedding (NeoX order) over a share of `dim`.
+    def rope(self, dim: int) -> Rope:
+        """Returns the rotary embedding (NeoX order) over a share of `dim`, by default all.
 
-        Base and share are read from rope_parameters or from the older top-level fields. `theta` and
-        `factor` are their defaults, which depend on the architecture.
+        Base and share are read from rope_parameters or from the older top-level fields.
         """
-        dims = cut_off(dim * self._rope_real("partial_rotary_factor", factor))
-        return self.rope_over(self.number("rotary_dim") if self.has("rotary_dim") else dims, theta)
+        dims = cut_off(dim * self._rope_real("partial_rotary_factor", 1.0))
+        return self.rope_over(self.number("rotary_dim") if self.has("rotary_dim") else dims)
 
-    def rope_over(self, dims: float, theta: float = 1e4) -> Rope:
+    def rope_over(self, dims: float) -> Rope:
         """Returns the rotary embedding over `dims` dimensions, regardless of the share in the
         config."""
-        theta = self._rope_real("rope_theta", theta)
+        theta = self._rope_real("rope_theta", 1e4)
         if theta == MUST_SAY:
             self.problems.add("rope_theta: missing")
         if not 0 <= dims <= MAX_DIM:
@@ -174,33 +169,6 @@ class Fields:
             self.problems.add(f"rope scaling: {err}")
             return Rope()
         return Rope(rope.dims, 0.0, rope.interleaved, inv_freq)
-
-    def layers_by_name(self, field: str, n: int, kinds: Mapping[str, Layer]) -> list[Layer]:
-        names = self.texts(field)
-        if len(names) != n:
-            self.problems.add(f"{field}: {len(names)} entries for {n} layers")
-            return []
-        for i, name in enumerate(names):
-            if name not in kinds:
-                self.problems.add(f"{field}: {name!r} at layer {i} is not known")
-        return [kinds.get(name, Layer()) for name in names]
-
-    def every_nth(self, layers: int, field: str, n: int, linear: Layer, full: Layer) -> list[Layer]:
-        """Returns layers in groups of n: the last of each group is full, the others are linear."""
-        if n < 1:
-            self.problems.add(f"{field}: {n}, want at least 1")
-            return []
-        return [full if (i + 1) % n == 0 else linear for i in range(layers)]
-
-    def layers_at(self, layers: int, field: str, linear: Layer, full: Layer) -> list[Layer]:
-        """Returns layers: those with indices listed in a field are full, the others are linear."""
-        out = [linear] * layers
-        for i in self.numbers(field):
-            if not 0 <= i < layers:
-                self.problems.add(f"{field}: {i}, want 0 to {layers - 1}")
-                return []
-            out[i] = full
-        return out
 
     def _value(self, name: str) -> object:
         return self.values.get(name)

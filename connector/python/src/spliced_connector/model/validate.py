@@ -35,13 +35,13 @@ MAX_PROBLEMS = 64
 
 
 class Problems:
-    """Collects all problems before reporting them."""
+    """Collects all problems, each once, before reporting them."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def add(self, text: str) -> None:
-        if len(self.texts) <= MAX_PROBLEMS:
+        if len(self.texts) <= MAX_PROBLEMS and text not in self.texts:
             self.texts.append(text if len(self.texts) < MAX_PROBLEMS else "and more")
 
     def check(self, ok: bool, text: str) -> None:

@@ -1,0 +1,48 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// Mistakes in rows that no config of the tests reads.
+func TestTheTableOfModelsIsSound(t *testing.T) {
+	d := json.NewDecoder(bytes.NewReader(modelsJSON))
+	d.DisallowUnknownFields()
+	must(t, d.Decode(&modelTable{}))
+	last := map[string]*modelRow{}
+	for _, row := range models().Models {
+		for _, name := range row.Types {
+			last[name] = row
+		}
+		if l := row.Linear; l != nil && l.Family != "" && familyNamed(l.Family).Transition() == TransitionNone {
+			t.Errorf("%v: family %q is unknown", row.Types, l.Family)
+		}
+		kinds := map[string]bool{
+			"none": true, "linear": row.Linear != nil, "full": row.Attention != nil, "window": row.Attention != nil && row.Attention.Window != "",
+		}
+		for i, rule := range row.Layers {
+			if rule.Names == "" && rule.At == "" && i < len(row.Layers)-1 {
+				t.Errorf("%v: layer rule %d hides the later ones", row.Types, i)
+			}
+			for _, names := range rule.Of {
+				rule.Each += " " + names
+			}
+			for kind := range rule.OneOf {
+				rule.Each += " " + kind
+			}
+			for _, kind := range strings.Fields(rule.Each) {
+				if !kinds[kind] {
+					t.Errorf("%v: the row does not describe the layer %q", row.Types, kind)
+				}
+			}
+		}
+	}
+	for name, row := range last {
+		if row.Has != "" || row.Section != "" || row.If != nil || row.UnlessClass != "" {
+			t.Errorf("%s: the last row has conditions", name)
+		}
+	}
+}
