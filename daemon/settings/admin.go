@@ -8,29 +8,20 @@ const MaxTenantToken = wire.MaxToken
 // adminSettings returns the settings for access to the admin REST's TCP listener.
 func (c *Config) adminSettings() []setting {
 	return []setting{
-		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
+		{"token-file", path(&c.TokenFile, "path of a file with at least 16 bytes"), "no mutations over http",
 			"File with the bearer token that allows reading and mutations over http. A reload rereads this file, as it does those of router-token-file, admin-read-token-file, admin-tls-cert-file and admin-tls-key-file."},
-		{"router-token-file", (*text)(&c.RouterTokenFile), "path of a file with at least 16 bytes", "routers need the token of token-file",
+		{"router-token-file", path(&c.RouterTokenFile, "path of a file with at least 16 bytes"), "routers need the token of token-file",
 			"File with the bearer token that lets routers ask over http where prompts are held (locate). It grants access to nothing else that needs a token."},
-		{"admin-read-token-file", (*text)(&c.AdminReadTokenFile), "path of a file with at least 16 bytes", "reading needs the token of token-file; metrics need none",
+		{"admin-read-token-file", path(&c.AdminReadTokenFile, "path of a file with at least 16 bytes"), "reading needs the token of token-file; metrics need none",
 			"File with the bearer token that allows reading everything over http, metrics included, but no mutations. Health and the OpenAPI document need no token, and the admin socket never does."},
-		{"admin-tls-cert-file", (*text)(&c.AdminTLSCert), "path of a PEM file; with admin-tls-key-file", "plain http",
+		{"admin-tls-cert-file", path(&c.AdminTLSCert, "path of a PEM file; with admin-tls-key-file"), "plain http",
 			"Certificate chain of the http listener, without the root certificate. If set, the listener accepts TLS 1.2 or later only."},
-		{"admin-tls-key-file", (*text)(&c.AdminTLSKey), "path of a PEM file; with admin-tls-cert-file", "see admin-tls-cert-file",
+		{"admin-tls-key-file", path(&c.AdminTLSKey, "path of a PEM file; with admin-tls-cert-file"), "see admin-tls-cert-file",
 			"Private key of the certificate in admin-tls-cert-file."},
 	}
 }
 
 func (c *Config) checkAdmin(v *faults) {
-	for name, path := range map[string]string{
-		"token-file": c.TokenFile, "router-token-file": c.RouterTokenFile, "admin-read-token-file": c.AdminReadTokenFile,
-		"admin-tls-cert-file": c.AdminTLSCert, "admin-tls-key-file": c.AdminTLSKey,
-	} {
-		v.plain(name, path)
-		if len(path) > maxDiskPath {
-			v.add(name, "path of %d bytes, at most %d", len(path), maxDiskPath)
-		}
-	}
 	if c.HTTP != Off && (c.AdminTLSCert == "") != (c.AdminTLSKey == "") {
 		v.add("admin-tls-cert-file", "admin-tls-cert-file and admin-tls-key-file: both of them or neither")
 	}

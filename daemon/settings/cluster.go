@@ -12,35 +12,35 @@ import (
 // clusterSettings returns the settings of a cluster. Without seeds there is no cluster.
 func (c *Config) clusterSettings() []setting {
 	return []setting{
-		{"cluster-seeds", &c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64", "no cluster",
+		{"cluster-seeds", free(&c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64"), "no cluster",
 			"Addresses of other nodes, or names to resolve again at every attempt, such as a headless service's. The default port is cluster-bind's. Seeds that do not resolve or answer are retried and block nothing."},
-		{"cluster-name", (*text)(&c.ClusterName), "1 to 128 letters, digits and punctuation marks of ASCII", "not allowed",
+		{"cluster-name", free((*text)(&c.ClusterName), "1 to 128 letters, digits and punctuation marks of ASCII"), "not allowed",
 			"Name of the cluster. Messages from other clusters are refused."},
-		{"cluster-node", (*text)(&c.ClusterNode), "DNS name in lower case, unique in the cluster", "the host's name in lower case",
+		{"cluster-node", free((*text)(&c.ClusterNode), "DNS name in lower case, unique in the cluster"), "the host's name in lower case",
 			"Name of this node in the cluster and in its certificate."},
-		{"cluster-bind", (*address)(&c.ClusterBind), "ADDRESS:PORT", "not allowed with cluster-seeds",
+		{"cluster-bind", free((*address)(&c.ClusterBind), "ADDRESS:PORT"), "not allowed with cluster-seeds",
 			"Address of gossip, UDP and TCP. A wildcard address (0.0.0.0) requires cluster-advertise."},
-		{"cluster-advertise", (*address)(&c.ClusterAdvertise), "ADDRESS:PORT", "as cluster-bind",
+		{"cluster-advertise", free((*address)(&c.ClusterAdvertise), "ADDRESS:PORT"), "as cluster-bind",
 			"Address at which other nodes reach gossip."},
-		{"cluster-peer-bind", (*address)(&c.ClusterPeerBind), "ADDRESS:PORT", "the address of cluster-bind, and the next port",
+		{"cluster-peer-bind", free((*address)(&c.ClusterPeerBind), "ADDRESS:PORT"), "the address of cluster-bind, and the next port",
 			"Address of the peers' port, TCP, which carries index changes and the bytes of segments and checkpoints."},
-		{"cluster-peer-advertise", (*address)(&c.ClusterPeerAdvertise), "ADDRESS:PORT", "the address that gossip advertises, and the port of cluster-peer-bind",
+		{"cluster-peer-advertise", free((*address)(&c.ClusterPeerAdvertise), "ADDRESS:PORT"), "the address that gossip advertises, and the port of cluster-peer-bind",
 			"Address at which other nodes reach the peers' port."},
-		{"cluster-keyring", (*text)(&c.ClusterKeyring), "path of a file with 1 to 16 keys", "refused with cluster-seeds, unless cluster-insecure is on",
+		{"cluster-keyring", path(&c.ClusterKeyring, "path of a file with 1 to 16 keys"), "refused with cluster-seeds, unless cluster-insecure is on",
 			"File with the cluster's keys, one per line: 16, 24 or 32 bytes in base64. The first key encrypts, all keys decrypt. The file is reread when it changes. To rotate, add the new key on all nodes, then move it to the top on all, then remove the old one."},
-		{"cluster-insecure", (*toggle)(&c.ClusterInsecure), "on or off", "not allowed",
+		{"cluster-insecure", onOff(&c.ClusterInsecure), "not allowed",
 			"Whether a cluster may run without a keyring. Gossip is then not encrypted, nor is the peers' port unless cluster-tls-cert is set, and any host that reaches the ports can join."},
-		{"cluster-tls-cert", (*text)(&c.ClusterTLSCert), "path of a PEM file", "certificates are made from the keyring",
+		{"cluster-tls-cert", path(&c.ClusterTLSCert, "path of a PEM file"), "certificates are made from the keyring",
 			"Certificate of this node for the peers' port, as client and server; it must include the name cluster-node. The files of cluster-tls-cert, cluster-tls-key and cluster-tls-ca are reread when they change."},
-		{"cluster-tls-key", (*text)(&c.ClusterTLSKey), "path of a PEM file; with cluster-tls-cert", "see cluster-tls-cert",
+		{"cluster-tls-key", path(&c.ClusterTLSKey, "path of a PEM file; with cluster-tls-cert"), "see cluster-tls-cert",
 			"Private key of the certificate in cluster-tls-cert."},
-		{"cluster-tls-ca", (*text)(&c.ClusterTLSCA), "path of a PEM file; with cluster-tls-cert", "see cluster-tls-cert",
+		{"cluster-tls-ca", path(&c.ClusterTLSCA, "path of a PEM file; with cluster-tls-cert"), "see cluster-tls-cert",
 			"Certificate authorities accepted for other nodes' certificates."},
-		{"cluster-secret", (*text)(&c.ClusterSecret), "path of a file with at least 16 bytes, the same on all nodes", "derived from the first key at the start",
+		{"cluster-secret", path(&c.ClusterSecret, "path of a file with at least 16 bytes, the same on all nodes"), "derived from the first key at the start",
 			"File with the key for hashing the names of objects in the index of other nodes' objects. Set it if the keyring is rotated while nodes run: without it a node restarted after a rotation does not find objects of nodes started before."},
-		{"cluster-hold", (*interval)(&c.ClusterHold), "2s to 10m", "not allowed",
+		{"cluster-hold", duration(&c.ClusterHold, 2*time.Second, 10*time.Minute), "not allowed",
 			"How long an unreachable node keeps its place in the index of other nodes' objects. A node that announces that it leaves loses its place immediately."},
-		{"cluster-copies", (*toggle)(&c.ClusterCopies), "on or off", "not allowed",
+		{"cluster-copies", onOff(&c.ClusterCopies), "not allowed",
 			"Whether objects about to be evicted from memory are copied to a node with free space, if they are not on disk and not known to be on another node; and whether this node accepts such copies."},
 	}
 }
@@ -53,8 +53,7 @@ const (
 	maxClusterName  = 128
 )
 
-// checkCluster checks the cluster settings. It checks their ranges even if there is no cluster, as
-// checkDisk does without a disk. It checks whether required settings are present only if there is a
+// checkCluster checks the cluster settings, and whether required ones are present if there is a
 // cluster.
 func (c *Config) checkCluster(v *faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
@@ -68,22 +67,10 @@ func (c *Config) checkCluster(v *faults) {
 	if c.ClusterName == "" || len(c.ClusterName) > maxClusterName || strings.ContainsFunc(c.ClusterName, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and punctuation marks of ASCII", c.ClusterName, maxClusterName)
 	}
-	for name, path := range map[string]string{
-		"cluster-keyring": c.ClusterKeyring, "cluster-tls-cert": c.ClusterTLSCert, "cluster-tls-key": c.ClusterTLSKey,
-		"cluster-tls-ca": c.ClusterTLSCA, "cluster-secret": c.ClusterSecret,
-	} {
-		v.plain(name, path)
-		if len(path) > maxDiskPath {
-			v.add(name, "path of %d bytes, at most %d", len(path), maxDiskPath)
-		}
-	}
 	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {
 		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
 			v.add(name, "%v cannot be reached: give a specific address and a port", a)
 		}
-	}
-	if c.ClusterHold < 2*time.Second || c.ClusterHold > 10*time.Minute {
-		v.add("cluster-hold", "%v is not between 2s and 10m", c.ClusterHold)
 	}
 	if c.UsesCluster() {
 		c.checkNeeded(v)

@@ -10,16 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering"
-	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/object"
 )
@@ -315,65 +311,36 @@ func roundDown(n, unit Bytes) Bytes {
 // Validate returns all errors of a resolved configuration.
 func (c *Config) Validate() error {
 	v := &faults{}
+	for _, s := range c.settings() {
+		if s.fault != nil {
+			v.add(s.name, "%v", s.fault)
+		}
+	}
 	c.checkSockets(v)
 	c.checkAdmin(v)
-	c.checkMemory(v)
-	c.checkHBM(v)
-	c.checkDisk(v)
-	c.checkPolicies(v)
-	v.between("max-connections", c.MaxConnections, 1, 4096)
-	v.between("max-in-flight", c.MaxInFlight, 1, 1024)
-	v.between("max-leases", c.MaxLeases, 1, 1<<20)
-	v.between("max-reservations", c.MaxReservations, 1, 1<<16)
-	v.between("max-profiles", c.MaxProfiles, 1, 4096)
-	v.between("workers", c.Workers, 1, 1024)
-	c.checkTimes(v)
+	c.checkDevices(v)
+	if c.Disk == "" && c.AckLevel != "memory" {
+		v.add("ack-level", "%q needs a disk", c.AckLevel)
+	}
 	c.checkCluster(v)
-	c.checkObject(v)
+	if c.UsesObject() {
+		c.checkBucket(v)
+	}
 	c.checkEvents(v)
 	c.checkTracing(v)
 	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
 		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
 	}
-	v.oneOf("log-format", c.LogFormat, "json", "console")
 	c.checkTenants(v)
 	return v.err()
 }
 
-func (c *Config) checkTimes(v *faults) {
-	for _, t := range []struct {
-		name     string
-		d        time.Duration
-		low, top time.Duration
-	}{
-		{"request-timeout", c.RequestTimeout, time.Millisecond, c.MaxRequestTimeout},
-		{"max-request-timeout", c.MaxRequestTimeout, time.Millisecond, time.Hour},
-		{"hello-timeout", c.HelloTimeout, 10 * time.Millisecond, time.Minute},
-		{"send-timeout", c.SendTimeout, time.Millisecond, time.Minute},
-		{"drain-timeout", c.DrainTimeout, 0, 10 * time.Minute},
-		{"lease-ttl", c.LeaseTTL, time.Second, 24 * time.Hour},
-		{"max-lease-ttl", c.MaxLeaseTTL, c.LeaseTTL, 24 * time.Hour},
-		{"fill-ttl", c.FillTTL, time.Second, 24 * time.Hour},
-		{"disk-sync-every", c.DiskSyncEvery, 10 * time.Millisecond, time.Hour},
-		{"hbm-timeout", c.HBMTimeout, 10 * time.Millisecond, time.Minute},
-		{"promote-timeout", c.PromoteTimeout, time.Millisecond, time.Hour},
-	} {
-		if t.d < t.low || t.d > t.top {
-			v.add(t.name, "%v is not between %v and %v", t.d, t.low, t.top)
-		}
-	}
-}
-
 func (c *Config) checkSockets(v *faults) {
-	v.path("socket", c.Socket)
-	if c.AdminSocket != Off {
-		v.path("admin-socket", c.AdminSocket)
-	}
 	if c.AdminSocket != "" && c.AdminSocket == c.Socket {
 		v.add("admin-socket", "%s is the engine socket", c.Socket)
 	}
-	if beside := len(filepath.Dir(c.Socket)) + len("/admin/admin.sock"); c.Socket != "" && c.AdminSocket == "" && beside > maxSocketPath-len(".lock") {
-		v.add("admin-socket", "the default path beside %s has %d bytes, at most %d: set another path, or off", c.Socket, beside, maxSocketPath-len(".lock"))
+	if beside := len(filepath.Dir(c.Socket)) + len("/admin/admin.sock"); c.Socket != "" && c.AdminSocket == "" && beside > maxSocket {
+		v.add("admin-socket", "the default path beside %s has %d bytes, at most %d: set another path, or off", c.Socket, beside, maxSocket)
 	}
 	if c.HTTP != Off {
 		host, port, err := net.SplitHostPort(c.HTTP)
@@ -386,121 +353,13 @@ func (c *Config) checkSockets(v *faults) {
 			v.add("http-hosts", "%q is not a lower-case host name without port", h)
 		}
 	}
-	for name, text := range map[string]string{
-		"socket": c.Socket, "admin-socket": c.AdminSocket, "node": c.Node, "disk": c.Disk, "hbm-library": c.HBMLibrary,
-	} {
-		v.plain(name, text)
+	if c.Node == "" {
+		v.add("node", "it is empty, want 1 to %d bytes", wire.MaxName)
 	}
-	if len(c.Node) == 0 || len(c.Node) > wire.MaxName {
-		v.add("node", "%d bytes, want 1 to %d", len(c.Node), wire.MaxName)
-	}
-}
-
-func (c *Config) checkMemory(v *faults) {
-	page := c.PageBytes
-	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
-		v.add("page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
-		page = 4 * KiB
-	}
-	v.oneOf("huge-pages", c.HugePages, "auto", "never", "require")
-	v.sizes([]sizeBound{
-		{"arena", c.Arena, page, 64 * TiB},
-		{"private", c.Private, page, 64 * TiB},
-		{"staging-max", c.StagingMax, 64 * KiB, TiB},
-		{"staging", c.Staging, 64 * KiB, c.StagingMax},
-		{"slots-max", c.SlotsMax, page, TiB},
-		{"slots", c.Slots, page, c.SlotsMax},
-		{"connection-memory", c.ConnectionMemory, c.Staging + c.Slots, 64 * TiB},
-	})
 }
 
 // UsesHBM reports whether memory of a GPU is configured. If not, no driver is loaded.
 func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
-
-// checkHBM checks the ranges of the GPU settings even if no GPU is used, so that adding a GPU to a
-// valid file cannot reveal such errors. It compares settings with each other only if a GPU is used.
-func (c *Config) checkHBM(v *faults) {
-	page := c.HBMPageBytes
-	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
-		v.add("hbm-page-bytes", "%v is not a power of two between 4KiB and 16MiB", page)
-		page = 4 * KiB
-	}
-	for _, pool := range []sizeBound{{name: "hbm-public", size: c.HBMPublic}, {name: "hbm-private", size: c.HBMPrivate}} {
-		if pool.size != 0 {
-			v.sizes([]sizeBound{{pool.name, pool.size, page, 4 * TiB}})
-		}
-	}
-	client, connections := LeastHBMClient+4*KiB, Bytes(0)
-	if c.UsesHBM() {
-		client, connections = LeastHBMClient+page, c.HBMClient
-	}
-	v.sizes([]sizeBound{
-		{"hbm-client", c.HBMClient, client, TiB},
-		{"hbm-connections", c.HBMConnections, connections, 4 * TiB},
-	})
-	c.checkDevices(v)
-	if len(c.HBMLibrary) > maxDiskPath {
-		v.add("hbm-library", "path of %d bytes, at most %d", len(c.HBMLibrary), maxDiskPath)
-	}
-	v.oneOf("hbm-share", c.HBMShare, "auto", "descriptor", "handle")
-}
-
-// checkDisk checks the ranges of the disk settings even if there is no disk. So adding a disk to a
-// valid file cannot reveal other errors.
-func (c *Config) checkDisk(v *faults) {
-	if len(c.Disk) > maxDiskPath {
-		v.add("disk", "path of %d bytes, at most %d", len(c.Disk), maxDiskPath)
-	}
-	granule := c.DiskGranule
-	if granule < 4*KiB || granule > MiB || granule&(granule-1) != 0 {
-		v.add("disk-granule", "%v is not a power of two between 4KiB and 1MiB", granule)
-		granule = 4 * KiB
-	}
-	v.sizes([]sizeBound{
-		{"disk-size", c.DiskSize, 2 * granule, 1024 * TiB},
-		{"disk-private", c.DiskPrivate, 0, 1024 * TiB},
-		{"disk-slab", c.DiskSlab, 2 * granule, TiB},
-		{"disk-reserve", c.DiskReserve, 0, 1024 * TiB},
-		{"disk-queue", c.DiskQueue, MiB, 64 * TiB},
-	})
-	v.oneOf("disk-codec", c.DiskCodec, "none", "kv", "all")
-	v.between("disk-workers", c.DiskWorkers, 1, 256)
-	v.oneOf("ack-level", c.AckLevel, "memory", "logged", "synced")
-	if c.Disk == "" && c.AckLevel != "memory" {
-		v.add("ack-level", "%q needs a disk", c.AckLevel)
-	}
-	v.between("memory-high", c.MemoryHigh, 1, 100)
-	v.between("memory-low", c.MemoryLow, 1, c.MemoryHigh)
-}
-
-// checkPolicies checks the settings of policies.
-func (c *Config) checkPolicies(v *faults) {
-	v.eviction("eviction", c.Eviction)
-	if c.EvictionPublic != "" {
-		v.eviction("eviction-public", c.EvictionPublic)
-	}
-	if c.EvictionPrivate != "" {
-		v.eviction("eviction-private", c.EvictionPrivate)
-	}
-	if c.AdviseMemory != 0 {
-		v.sizes([]sizeBound{{"advise-memory", c.AdviseMemory, 64 * KiB, TiB}})
-	}
-	v.between("advise-nodes", c.AdviseNodes, 64, 1<<24)
-	v.between("advise-checkpoints", c.AdviseCheckpoints, 1, advise.MaxPositions)
-	v.between("advise-solve-every", c.AdviseSolveEvery, 1, 1_000_000)
-	v.between("decisions", c.Decisions, 1, 1<<20)
-	v.between("prefill-speed", c.PrefillSpeed, 0, 1_000_000_000)
-	v.sizes([]sizeBound{
-		{"memory-bandwidth", c.MemoryBandwidth, 0, 1024 * TiB},
-		{"disk-bandwidth", c.DiskBandwidth, 0, 1024 * TiB},
-	})
-}
-
-func (v *faults) eviction(name, policyName string) {
-	if _, ok := policy.Named(policyName); !ok {
-		v.add(name, "%q is not one of lru, gdsf, marconi, default", policyName)
-	}
-}
 
 func (c *Config) checkTenants(v *faults) {
 	if len(c.Tenants) == 0 || len(c.Tenants) > wire.MaxTenants {
@@ -512,7 +371,9 @@ func (c *Config) checkTenants(v *faults) {
 		if len(t.Name) == 0 || len(t.Name) > wire.MaxName {
 			v.add(at, "name of %d bytes, want 1 to %d", len(t.Name), wire.MaxName)
 		}
-		v.plain(at, t.Name)
+		if err := plain(t.Name); err != nil {
+			v.add(at, "%v", err)
+		}
 		if names[t.Name] {
 			v.add(at, "name %q appears twice", t.Name)
 		}
@@ -581,61 +442,19 @@ func (c *Config) Devices() int {
 // page of slots comes in addition.
 const LeastHBMClient = 256 * KiB
 
-// maxDiskPath is the longest path in bytes. File names appended to it stay within PATH_MAX.
-const maxDiskPath = 3840
+// maxPath is the longest path in bytes. File names appended to the path of the disk tier stay within
+// PATH_MAX.
+const maxPath = 3840
 
-// maxSocketPath is the size of sun_path in bytes, without its terminating zero.
-const maxSocketPath = 107
+// maxSocket is the longest path of a socket in bytes, so that the path of its lock file fits into
+// sun_path.
+const maxSocket = 107 - len(".lock")
 
 // faults collects errors.
 type faults struct{ list []error }
 
 func (v *faults) add(name, format string, args ...any) {
 	v.list = append(v.list, fmt.Errorf("%s: %s", name, fmt.Sprintf(format, args...)))
-}
-
-// sizeBound is a size and its range.
-type sizeBound struct {
-	name     string
-	size     Bytes
-	low, top Bytes
-}
-
-func (v *faults) sizes(list []sizeBound) {
-	for _, s := range list {
-		if s.size < s.low || s.size > s.top {
-			v.add(s.name, "%v is not between %v and %v", s.size, s.low, s.top)
-		}
-	}
-}
-
-func (v *faults) between(name string, n, low, top int) {
-	if n < low || n > top {
-		v.add(name, "%d is not between %d and %d", n, low, top)
-	}
-}
-
-func (v *faults) oneOf(name, got string, want ...string) {
-	for _, w := range want {
-		if got == w {
-			return
-		}
-	}
-	v.add(name, "%q is not one of %s", got, strings.Join(want, ", "))
-}
-
-// plain refuses text that the kernel would truncate or that cannot be displayed.
-func (v *faults) plain(name, text string) {
-	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
-		v.add(name, "%.64q contains control characters or is not UTF-8", text)
-	}
-}
-
-// path checks the length of a socket's path. "" stands for the default path.
-func (v *faults) path(name, path string) {
-	if len(path) > maxSocketPath-len(".lock") {
-		v.add(name, "path of %d bytes, at most %d", len(path), maxSocketPath-len(".lock"))
-	}
 }
 
 func (v *faults) err() error {

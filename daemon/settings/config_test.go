@@ -187,9 +187,9 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	for _, part := range []string{
 		"page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
 		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
-		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
+		"disk: 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
 		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "gpu0" is not a device UUID`, `hbm-device: "3" is listed twice`, "hbm-device: all cannot be combined with other devices",
-		"hbm-library: path of 4000 bytes", "hbm-share:", "hbm-timeout:",
+		"hbm-library: 4000 bytes", "hbm-share:", "hbm-timeout:",
 		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
 		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,
 		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "decisions:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
@@ -197,6 +197,17 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)
+		}
+	}
+}
+
+func TestLimitsAreShownWithoutZeros(t *testing.T) {
+	for want, v := range map[string]any{
+		"0s": time.Duration(0), "10s": 10 * time.Second, "1m": time.Minute, "1m10s": 70 * time.Second, "10m": 10 * time.Minute,
+		"1h": time.Hour, "1h10m": 70 * time.Minute, "20h": 20 * time.Hour, "1h0m10s": time.Hour + 10*time.Second, "0B": Bytes(0), "1024TiB": 1024 * TiB, "10": 10,
+	} {
+		if got := limit(v); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
@@ -385,11 +396,9 @@ func referenceTable() string {
 	b.WriteString("\n| flag | environment, file | default | unit and range | zero or empty | meaning |\n|---|---|---|---|---|---|\n")
 	c := Default()
 	for _, s := range c.settings() {
-		value := s.value.String()
-		if value == "0B" || value == "0" || value == "" {
-			value = "-"
-		} else {
-			value = "`" + value + "`"
+		value := "-"
+		if !s.isZero() {
+			value = "`" + s.value.String() + "`"
 		}
 		fmt.Fprintf(&b, "| `-%s` | `%s` `%s` | %s | %s | %s | %s |\n", s.name, s.env(), s.key(), value, s.bound, s.zero, s.about)
 	}

@@ -10,23 +10,23 @@ import (
 // no events.
 func (c *Config) eventsSettings() []setting {
 	return []setting{
-		{"events-bind", (*address)(&c.EventsBind), "ADDRESS:PORT", "no events",
+		{"events-bind", free((*address)(&c.EventsBind), "ADDRESS:PORT"), "no events",
 			"Address at which routers subscribe to KV events (ZeroMQ PUB, as in vLLM). Events contain the token ids of prompts: let only routers reach the port."},
-		{"events-replay-bind", (*address)(&c.EventsReplayBind), "ADDRESS:PORT", "the address of events-bind, and the next port",
+		{"events-replay-bind", free((*address)(&c.EventsReplayBind), "ADDRESS:PORT"), "the address of events-bind, and the next port",
 			"Address at which routers request missed events (ZeroMQ ROUTER)."},
-		{"events-pod", (*text)(&c.EventsPod), "1 to 256 bytes without @", "node",
+		{"events-pod", free((*text)(&c.EventsPod), "1 to 256 bytes without @"), "node",
 			"Name of this node's engine for routers; it is part of the topics of events."},
-		{"events-model", (*text)(&c.EventsModel), "at most 256 bytes without @", "as the engine registered it",
+		{"events-model", free((*text)(&c.EventsModel), "at most 256 bytes without @"), "as the engine registered it",
 			"Name of the model for routers; it is part of the topics of events. Set it only on nodes that serve one model."},
-		{"events-block", (*integer)(&c.EventsBlock), "1 to 65536 tokens", "not allowed",
+		{"events-block", count(&c.EventsBlock, 1, 1<<16).as("%s tokens"), "not allowed",
 			"Tokens per block, as routers hash them."},
-		{"events-format", (*text)(&c.EventsFormat), "maps or arrays", "not allowed",
+		{"events-format", choice(&c.EventsFormat, "maps", "arrays"), "not allowed",
 			"Encoding of events: maps, as in vLLM 0.32 and read by llm-d-kv-cache from 0.9 on; arrays, as in versions before mid-2026. Dynamo reads both."},
-		{"events-tenants", &c.EventsTenants, "list of tenants", "none",
+		{"events-tenants", free(&c.EventsTenants, "list of tenants"), "none",
 			"Tenants whose prompts are published as events."},
-		{"events-segments", (*toggle)(&c.EventsSegments), "on or off", "not allowed",
+		{"events-segments", onOff(&c.EventsSegments), "not allowed",
 			"Whether events also cover segments in the middle of prompts, with a marker. Routers that do not know the marker cannot use them."},
-		{"events-memory", &c.EventsMemory, "bytes, 1MiB to 64GiB", "not allowed",
+		{"events-memory", size(&c.EventsMemory, MiB, 64*GiB), "not allowed",
 			"Memory for published blocks, about 14 bytes per token with blocks of 16. Blocks that do not fit are not published and readiness reports degraded."},
 	}
 }
@@ -47,11 +47,6 @@ func (c *Config) EventsReplay() netip.AddrPort {
 }
 
 func (c *Config) checkEvents(v *faults) {
-	v.between("events-block", c.EventsBlock, 1, 1<<16)
-	v.oneOf("events-format", c.EventsFormat, "maps", "arrays")
-	if c.EventsMemory < MiB || c.EventsMemory > 64*GiB {
-		v.add("events-memory", "%v is not between 1MiB and 64GiB", c.EventsMemory)
-	}
 	if !c.UsesEvents() {
 		return
 	}
@@ -61,7 +56,9 @@ func (c *Config) checkEvents(v *faults) {
 		}
 	}
 	for name, text := range map[string]string{"events-pod": c.EventsPod, "events-model": c.EventsModel} {
-		v.plain(name, text)
+		if err := plain(text); err != nil {
+			v.add(name, "%v", err)
+		}
 		if len(text) > 256 || strings.Contains(text, "@") {
 			v.add(name, "%.64q is longer than 256 bytes or contains @", text)
 		}

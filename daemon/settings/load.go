@@ -241,10 +241,10 @@ func printHelp(w io.Writer, settings []setting) {
 		"  -version\n\tprint the version and exit\n")
 	for _, s := range settings {
 		fmt.Fprintf(w, "  -%s (%s)\n\t%s\n\t%s", s.name, s.env(), s.about, s.bound)
-		if text := s.value.String(); text != "" && text != "0B" && text != "0" {
-			fmt.Fprintf(w, "; default %s\n", text)
-		} else {
+		if s.isZero() {
 			fmt.Fprintf(w, "; default: %s\n", s.zero)
+		} else {
+			fmt.Fprintf(w, "; default %s\n", s.value)
 		}
 	}
 }

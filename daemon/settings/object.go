@@ -11,39 +11,39 @@ import (
 // store.
 func (c *Config) objectSettings() []setting {
 	return []setting{
-		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, 3 to 63 lower-case letters, digits, dots and hyphens", "no object store",
+		{"object-bucket", free((*text)(&c.ObjectBucket), "name of a bucket, 3 to 63 lower-case letters, digits, dots and hyphens"), "no object store",
 			"Bucket of an S3 server shared by all nodes, for cold segments and checkpoints and for nodes that start empty. It must exist. If the server cannot be used, the daemon starts without it and readiness reports degraded."},
-		{"object-endpoint", (*text)(&c.ObjectEndpoint), "https://HOST or https://HOST:PORT; http:// for loopback, else with object-plain", "refused with object-bucket",
+		{"object-endpoint", limited(&c.ObjectEndpoint, 2048, "https://HOST or https://HOST:PORT; http:// for loopback, else with object-plain"), "refused with object-bucket",
 			"Address of the S3 server."},
-		{"object-prefix", (*text)(&c.ObjectPrefix), "at most 512 bytes", "not allowed",
+		{"object-prefix", limited(&c.ObjectPrefix, 512, "at most 512 bytes"), "not allowed",
 			"Prefix of the names of all objects in the bucket. Only one cluster may use a prefix, because its nodes delete old objects under it."},
-		{"object-region", (*text)(&c.ObjectRegion), "at most 64 bytes", "$AWS_REGION, else us-east-1",
+		{"object-region", limited(&c.ObjectRegion, 64, "at most 64 bytes"), "$AWS_REGION, else us-east-1",
 			"Region for signing requests."},
-		{"object-credentials", (*text)(&c.ObjectCredentials), "path of a file in AWS's format, of which the profile default is used", "$AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY and $AWS_SESSION_TOKEN, else the file that $AWS_SHARED_CREDENTIALS_FILE names",
+		{"object-credentials", path(&c.ObjectCredentials, "path of a file in AWS's format, of which the profile default is used"), "$AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY and $AWS_SESSION_TOKEN, else the file that $AWS_SHARED_CREDENTIALS_FILE names",
 			"Credentials for the S3 server. The file is reread when it changes."},
-		{"object-ca", (*text)(&c.ObjectCA), "path of a PEM file", "the system's authorities",
+		{"object-ca", path(&c.ObjectCA, "path of a PEM file"), "the system's authorities",
 			"Certificate authorities for the server's certificate. The file is reread when it changes."},
-		{"object-plain", (*toggle)(&c.ObjectPlain), "on or off", "not allowed",
+		{"object-plain", onOff(&c.ObjectPlain), "not allowed",
 			"Whether http:// is allowed to other hosts. Anyone who can read the network can then read token ids and states."},
-		{"object-secret", (*text)(&c.ObjectSecret), "path of a file with at least 16 bytes, the same on all nodes", "cluster-secret; refused without that or cluster-seeds",
+		{"object-secret", path(&c.ObjectSecret, "path of a file with at least 16 bytes, the same on all nodes"), "cluster-secret; refused without that or cluster-seeds",
 			"File with the key for objects in the bucket. It hides their names (keyed hashes) and authenticates their contents, so that nobody without the key can forge an object. Contents are not encrypted: whoever can read the bucket can read token ids and states. In a cluster with neither this nor cluster-secret, the key is derived from the keyring's first key at the start, and objects written before that key changed are no longer found."},
-		{"object-size", &c.ObjectSize, "bytes, 0B to 1024TiB", "no limit",
+		{"object-size", size(&c.ObjectSize, 0, 1024*TiB), "no limit",
 			"Maximum size of all objects under the prefix, written by all nodes together; set the same value on each node. Beyond it the oldest objects are deleted."},
-		{"object-life", (*interval)(&c.ObjectLife), "0s to 8760h", "never",
+		{"object-life", duration(&c.ObjectLife, 0, 8760*time.Hour), "never",
 			"Age at which an object is deleted from the bucket. Set the same value on all nodes."},
-		{"object-write", (*text)(&c.ObjectWrite), "evicted, all or none", "not allowed",
+		{"object-write", choice(&c.ObjectWrite, "evicted", "all", "none"), "not allowed",
 			"Which objects are written. evicted: objects that leave memory or were reused, and when the daemon stops those still in memory, if no other node is believed to have them and fetching takes less time than computing; all: every published object; none: the bucket is only read."},
-		{"object-write-bandwidth", &c.ObjectWriteBandwidth, "bytes per second, 0B to 1TiB", "no limit",
+		{"object-write-bandwidth", size(&c.ObjectWriteBandwidth, 0, TiB).as("bytes per second, 0B to 1TiB"), "no limit",
 			"Maximum speed at which this node writes to the bucket."},
-		{"object-queue", &c.ObjectQueue, "bytes, 1MiB to 1TiB", "not allowed",
+		{"object-queue", size(&c.ObjectQueue, MiB, TiB), "not allowed",
 			"Maximum size of objects queued for writing or being written, which stay in memory meanwhile and take at most an eighth of a pool. Beyond it evicted objects are not written."},
-		{"object-requests", (*integer)(&c.ObjectRequests), "1 to 1024", "not allowed",
+		{"object-requests", count(&c.ObjectRequests, 1, 1024), "not allowed",
 			"Maximum number of concurrent reads from the bucket."},
-		{"object-memory", &c.ObjectMemory, "bytes, 64KiB to 64GiB", "not allowed",
+		{"object-memory", size(&c.ObjectMemory, 64*KiB, 64*GiB), "not allowed",
 			"Memory for the index of objects in the bucket, 8 bytes each. For objects that do not fit, each lookup asks the server."},
-		{"object-list-every", (*interval)(&c.ObjectListEvery), "10s to 24h", "not allowed",
+		{"object-list-every", duration(&c.ObjectListEvery, 10*time.Second, 24*time.Hour), "not allowed",
 			"Time between listings of the bucket, which find objects that other nodes have written. A listing costs one request per thousand objects."},
-		{"object-codec", (*text)(&c.ObjectCodec), "none, kv or all", "not allowed",
+		{"object-codec", choice(&c.ObjectCodec, "none", "kv", "all"), "not allowed",
 			"Which parts are stored with lossless compression, as in disk-codec."},
 	}
 }
@@ -72,43 +72,6 @@ func (c *Config) objectEnvironment(getenv func(string) string) {
 	c.ObjectKeys = object.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	if c.ObjectKeys.ID == "" {
 		c.ObjectCredentials = getenv("AWS_SHARED_CREDENTIALS_FILE")
-	}
-}
-
-// checkObject checks the settings of the object store. It checks their ranges even if there is no
-// object store, as checkDisk does without a disk. It checks whether required settings are present
-// only if there is an object store.
-func (c *Config) checkObject(v *faults) {
-	for _, t := range []struct {
-		name, text string
-		most       int
-	}{
-		{"object-endpoint", c.ObjectEndpoint, 2048}, {"object-prefix", c.ObjectPrefix, 512},
-		{"object-region", c.ObjectRegion, 64}, {"object-credentials", c.ObjectCredentials, maxDiskPath}, {"object-ca", c.ObjectCA, maxDiskPath},
-		{"object-secret", c.ObjectSecret, maxDiskPath},
-	} {
-		v.plain(t.name, t.text)
-		if len(t.text) > t.most {
-			v.add(t.name, "%d bytes, at most %d", len(t.text), t.most)
-		}
-	}
-	v.sizes([]sizeBound{
-		{"object-size", c.ObjectSize, 0, 1024 * TiB},
-		{"object-write-bandwidth", c.ObjectWriteBandwidth, 0, TiB},
-		{"object-queue", c.ObjectQueue, MiB, TiB},
-		{"object-memory", c.ObjectMemory, 64 * KiB, 64 * GiB},
-	})
-	v.oneOf("object-write", c.ObjectWrite, "evicted", "all", "none")
-	v.oneOf("object-codec", c.ObjectCodec, "none", "kv", "all")
-	v.between("object-requests", c.ObjectRequests, 1, 1024)
-	if c.ObjectLife < 0 || c.ObjectLife > 8760*time.Hour {
-		v.add("object-life", "%v is not between 0s and 8760h", c.ObjectLife)
-	}
-	if c.ObjectListEvery < 10*time.Second || c.ObjectListEvery > 24*time.Hour {
-		v.add("object-list-every", "%v is not between 10s and 24h", c.ObjectListEvery)
-	}
-	if c.UsesObject() {
-		c.checkBucket(v)
 	}
 }
 

@@ -5,7 +5,7 @@ import "net/url"
 // tracingSettings returns the settings for sending spans to an OpenTelemetry collector.
 func (c *Config) tracingSettings() []setting {
 	return []setting{
-		{"otlp-endpoint", (*text)(&c.OTLPEndpoint), "http:// or https:// URL", "no spans",
+		{"otlp-endpoint", free((*text)(&c.OTLPEndpoint), "http:// or https:// URL"), "no spans",
 			"URL to which spans of requests are sent (OTLP over HTTP), such as http://localhost:4318/v1/traces. Each is a child of the engine's span if that request is traced. Spans contain names and counts, never tokens. Of the OTEL_* environment variables only OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TRACES_HEADERS are used."},
 	}
 }
