@@ -117,7 +117,7 @@ func TestEverySettingCanBeSetInEveryWay(t *testing.T) {
 }
 
 func TestEveryBadSourceIsNamedAtOnce(t *testing.T) {
-	file := "arena: lots\nmax_conections: 4\nworkers: 1\nworkers: 2\nhttp_hosts: {a: b}\ntenants:\n- name: a\n  quoat: 1\n"
+	file := "arena: lots\nmax_conections: 4\nworkers: 1\nworkers: 2\nhttp_hosts: {a: b}\n\ntenants:\n- name: a\n\n  quoat: 1\n- {nmae: b, quota: lots}\n"
 	env := map[string]string{"SPLICED_CONFIG": "config.yaml", "SPLICED_LEASE_TTL": "soon"}
 	_, _, err := Load(from(file, env, "-max-leases", "many"))
 	if !errors.Is(err, ErrConfig) {
@@ -125,7 +125,8 @@ func TestEveryBadSourceIsNamedAtOnce(t *testing.T) {
 	}
 	for _, part := range []string{
 		`line 1: arena: "lots"`, "line 2: max_conections: unknown setting", "line 4: workers: appears twice",
-		"line 5: http_hosts: want a value", "line 6: tenants:", "quoat", "SPLICED_LEASE_TTL:", "-max-leases:",
+		"line 5: http_hosts: want a value", "line 7: tenants:", "line 10: unknown key quoat", "line 11: unknown key nmae", `line 11: "lots" is not`,
+		`SPLICED_LEASE_TTL: "soon" is not a duration`, `-max-leases: "many" is not a whole number`,
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)

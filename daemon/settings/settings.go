@@ -225,18 +225,20 @@ func (t *toggle) Set(s string) error {
 
 func (i *integer) Set(s string) error {
 	n, err := strconv.Atoi(strings.TrimSpace(s))
-	if err == nil {
-		*i = integer(n)
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number", s)
 	}
-	return err
+	*i = integer(n)
+	return nil
 }
 
 func (d *interval) Set(s string) error {
 	v, err := time.ParseDuration(strings.TrimSpace(s))
-	if err == nil {
-		*d = interval(v)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as 250ms or 1m30s", s)
 	}
-	return err
+	*d = interval(v)
+	return nil
 }
 
 func (l *idList) String() string {
@@ -252,7 +254,7 @@ func (l *idList) Set(s string) error {
 	for _, name := range splitList(s) {
 		id, err := strconv.ParseUint(name, 10, 32)
 		if err != nil {
-			return err
+			return fmt.Errorf("%q is not a numeric id", name)
 		}
 		ids = append(ids, uint32(id))
 	}
