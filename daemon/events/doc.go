@@ -24,9 +24,11 @@
 // sequence numbers are lower than those of earlier runs: routers take a lower number for a restart.
 // A request for numbers that are not in the buffer is answered like a new subscription.
 //
-// This package implements ZeroMQ's protocol (ZMTP 3.0, NULL mechanism) itself. In the Go library,
-// any client can make the server allocate memory by announcing a size, one silent client blocks all
-// new connections, and one client that does not read blocks sending to all.
+// This package implements ZeroMQ's protocol (ZMTP 3.0, NULL mechanism) itself. In the Go library
+// (zmq4), any client can make the server allocate memory by announcing a size, one silent client
+// blocks all new connections, and one client that does not read blocks sending to all. Tests read
+// the stream with that library, and with libzmq where Python has it: a client written here would
+// share the server's errors. No program contains the library.
 //
 // There is no authentication, and the stream contains token ids of prompts.
 package events

@@ -88,8 +88,9 @@ type field struct {
 	value any // nil, string, int, uint64, []uint64, []uint32 or []any
 }
 
-// fields returns the fields of an event, in the order of vLLM's classes.
+// fields returns the type and the fields of an event, in the order of vLLM's classes.
 func (v *event) fields() []field {
+	tag := field{"type", v.tag}
 	switch v.tag {
 	case stored:
 		var parent, extra any
@@ -104,36 +105,27 @@ func (v *event) fields() []field {
 			extra = rows
 		}
 		return []field{
-			{"block_hashes", v.hashes}, {"parent_block_hash", parent}, {"token_ids", v.tokens}, {"block_size", v.block},
+			tag, {"block_hashes", v.hashes}, {"parent_block_hash", parent}, {"token_ids", v.tokens}, {"block_size", v.block},
 			{"lora_id", nil}, {"medium", medium}, {"lora_name", nil}, {"extra_keys", extra}, {"group_idx", v.group}, {"kv_cache_spec_kind", v.kind},
 		}
 	case removed:
-		return []field{{"block_hashes", v.hashes}, {"medium", medium}, {"group_idx", v.group}}
+		return []field{tag, {"block_hashes", v.hashes}, {"medium", medium}, {"group_idx", v.group}}
 	}
-	return nil
+	return []field{tag}
 }
 
 func (v *event) encode(e *msgpack.Encoder, f Format) error {
 	fields := v.fields()
+	head := e.EncodeMapLen
 	if f == Arrays {
-		err := e.EncodeArrayLen(1 + len(fields))
-		if err == nil {
-			err = e.EncodeString(v.tag)
-		}
-		for i := 0; i < len(fields) && err == nil; i++ {
-			err = encodeValue(e, fields[i].value)
-		}
-		return err
+		head = e.EncodeArrayLen
 	}
-	err := e.EncodeMapLen(1 + len(fields))
-	if err == nil {
-		err = e.EncodeString("type")
-	}
-	if err == nil {
-		err = e.EncodeString(v.tag)
-	}
+	err := head(len(fields))
 	for i := 0; i < len(fields) && err == nil; i++ {
-		if err = e.EncodeString(fields[i].name); err == nil {
+		if f == Maps {
+			err = e.EncodeString(fields[i].name)
+		}
+		if err == nil {
 			err = encodeValue(e, fields[i].value)
 		}
 	}

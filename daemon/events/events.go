@@ -55,7 +55,7 @@ type Publisher struct {
 	pub     net.Listener
 	router  net.Listener
 	wake    chan struct{} // signals that changes are queued
-	prompts chan served
+	prompts chan *Prompt
 	waiting atomic.Int64 // bytes of the token ids in queued prompts
 	asked   chan *question
 	turns   turns
@@ -89,16 +89,6 @@ type scopeKey struct {
 type change struct {
 	want  tier.Want
 	added bool
-}
-
-// served is a prompt for which an engine requested advice.
-type served struct {
-	profile     *profile.Profile
-	tenant      tier.TenantID
-	blockTokens int
-	tokens      []uint32
-	positions   []int
-	first       int // tokens of the prompt's first segment; 0 = none
 }
 
 // counts may be used by all goroutines.
@@ -159,7 +149,7 @@ func New(cfg Config) (*Publisher, error) {
 		return nil, fmt.Errorf("events: %d bytes of memory", cfg.Memory)
 	}
 	p := &Publisher{
-		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan served, maxPrompts), asked: make(chan *question), askers: places.NewSet(maxAskers),
+		cfg: cfg, wake: make(chan struct{}, 1), prompts: make(chan *Prompt, maxPrompts), asked: make(chan *question), askers: places.NewSet(maxAskers),
 		told: newTold(cfg.BlockTokens, cfg.Memory), recent: newRecent(), scopes: map[scopeKey]*scope{},
 	}
 	p.log = newJournal(cfg.Format, cfg.Now)
@@ -236,7 +226,7 @@ func (p *Publisher) Served(q *Prompt) {
 		return
 	}
 	select {
-	case p.prompts <- served{q.Profile, q.Tenant, q.BlockTokens, slices.Clone(q.Tokens[:most]), slices.Clone(q.Positions), q.First}:
+	case p.prompts <- &Prompt{q.Profile, q.Tenant, q.BlockTokens, slices.Clone(q.Tokens[:most]), slices.Clone(q.Positions), q.First}:
 	default:
 		p.waiting.Add(-size)
 		p.counts.unheard.Add(1)
@@ -250,7 +240,7 @@ type Prompt struct {
 	BlockTokens int // block size of the engine, on which the names of checkpoints depend
 	Tokens      []uint32
 	Positions   []int // in ascending order
-	First       int
+	First       int   // tokens of the prompt's first segment; 0 = none
 }
 
 // Run publishes until ctx ends, and then closes everything. It may be called once, after Listen.
@@ -261,17 +251,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer stop()
 	serving.Go(func() { <-ctx.Done(); p.pub.Close(); p.router.Close() })
 	failed := make(chan error, 2)
-	refuse := func(displaced bool) {
-		if displaced {
-			p.counts.displaced.Add(1)
-			return
-		}
-		p.counts.refused.Add(1)
-	}
-	serving.Go(func() {
-		failed <- accept(ctx, p.pub, p.fans.places, refuse, p.serve)
-	})
-	serving.Go(func() { failed <- accept(ctx, p.router, p.askers, refuse, p.answer) })
+	serving.Go(func() { failed <- p.accept(ctx, p.pub, p.fans.places, p.serve) })
+	serving.Go(func() { failed <- p.accept(ctx, p.router, p.askers, p.answer) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -283,9 +264,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 			return fmt.Errorf("events: %w", err)
 		case <-p.wake:
 			p.drain()
-		case s := <-p.prompts:
-			p.waiting.Add(-4 * int64(len(s.tokens)))
-			p.look(&s)
+		case q := <-p.prompts:
+			p.waiting.Add(-4 * int64(len(q.Tokens)))
+			p.look(q)
 		case q := <-p.asked:
 			q.answer <- p.reckon(q)
 		}
@@ -400,26 +381,26 @@ func (p *Publisher) scope(f profile.Fingerprint, t tier.TenantID) *scope {
 
 // look publishes the cached objects of a prompt. It also remembers the prompt, for objects that are
 // stored later.
-func (p *Publisher) look(q *served) {
+func (p *Publisher) look(q *Prompt) {
 	p.counts.prompts.Add(1)
-	f := q.profile.Fingerprint()
-	s := p.scope(f, q.tenant)
+	f := q.Profile.Fingerprint()
+	s := p.scope(f, q.Tenant)
 	if s == nil {
 		return
 	}
-	w := tier.Want{Fingerprint: f, Tenant: q.tenant}
-	if q.first > 0 {
-		w.Key = q.profile.SegmentKey(s.salt, profile.FirstSpec(q.first), q.tokens[:q.first])
+	w := tier.Want{Fingerprint: f, Tenant: q.Tenant}
+	if q.First > 0 {
+		w.Key = q.Profile.SegmentKey(s.salt, profile.FirstSpec(q.First), q.Tokens[:q.First])
 		if p.set.Has(w) {
-			p.tell(w, s, q.tokens[:q.first])
+			p.tell(w, s, q.Tokens[:q.First])
 		}
 	}
-	hashes := q.profile.PrefixHashes(s.salt, q.blockTokens, q.tokens, q.positions)
-	for i, at := range q.positions {
+	hashes := q.Profile.PrefixHashes(s.salt, q.BlockTokens, q.Tokens, q.Positions)
+	for i, at := range q.Positions {
 		w.Key = hashes[i]
 		for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
 			if w.Kind = kind; p.set.Has(w) {
-				p.tell(w, s, q.tokens[:at])
+				p.tell(w, s, q.Tokens[:at])
 			}
 		}
 	}

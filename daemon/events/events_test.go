@@ -646,25 +646,22 @@ func subscribeRaw(t testing.TB, c net.Conn) {
 func TestStrangersAreRefused(t *testing.T) {
 	n := newNode(t, nil)
 	pub, rep := n.Addrs()
-	var hello [greetingSize]byte
-	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
-	copy(hello[12:], "NULL")
-	curve := hello
+	hello, sub := greeting("SUB")[:greetingSize], readyCommand("SUB")
+	curve := slices.Clone(hello)
 	copy(curve[12:], "CURVE")
-	sub, req := readyCommand("SUB"), readyCommand("REQ")
 	huge := []byte{flagLong, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	for name, b := range map[string][]byte{
 		"http":           []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + string(make([]byte, 64))),
-		"curve":          curve[:],
-		"no command":     slices.Concat(hello[:], []byte{0, 1, 1}),
-		"another socket": slices.Concat(hello[:], []byte{flagCommand, byte(len(readyCommand("PUSH")))}, readyCommand("PUSH")),
-		"cut metadata":   slices.Concat(hello[:], []byte{flagCommand, 10}, sub[:10]),
-		"no type":        slices.Concat(hello[:], []byte{flagCommand, 6}, sub[:6]),
-		"huge command":   slices.Concat(hello[:], huge),
-		"huge frame":     slices.Concat(hello[:], []byte{flagCommand, byte(len(sub))}, sub, huge),
-		"huge question":  slices.Concat(hello[:], []byte{flagCommand, byte(len(req))}, req, huge),
-		"many frames":    slices.Concat(hello[:], []byte{flagCommand, byte(len(req))}, req, slices.Repeat([]byte{flagMore, 0}, maxFrames+1)),
-		"odd flags":      slices.Concat(hello[:], []byte{flagCommand, byte(len(req))}, req, []byte{0x80, 0}),
+		"curve":          curve,
+		"no command":     slices.Concat(hello, []byte{0, 1, 1}),
+		"another socket": greeting("PUSH"),
+		"cut metadata":   slices.Concat(hello, []byte{flagCommand, 10}, sub[:10]),
+		"no type":        slices.Concat(hello, []byte{flagCommand, 6}, sub[:6]),
+		"huge command":   slices.Concat(hello, huge),
+		"huge frame":     slices.Concat(greeting("SUB"), huge),
+		"huge question":  slices.Concat(greeting("REQ"), huge),
+		"many frames":    slices.Concat(greeting("REQ"), slices.Repeat([]byte{flagMore, 0}, maxFrames+1)),
+		"odd flags":      slices.Concat(greeting("REQ"), []byte{0x80, 0}),
 	} {
 		for _, addr := range []net.Addr{pub, rep} {
 			c, err := net.Dial("tcp", addr.String())
@@ -795,13 +792,13 @@ func TestPromptsAreForgottenInTheirOrder(t *testing.T) {
 	f := p.Fingerprint()
 	for i := range 3 * maxRecentPrompts {
 		ids := prompt(i%(2*maxRecentPrompts), 16) // each comes twice, long after the first time
-		r.remember(f, &served{profile: p, tenant: 1, blockTokens: 16, tokens: ids, positions: []int{16}}, p.PrefixHashes(nil, 16, ids, []int{16}))
+		r.remember(f, &Prompt{Profile: p, Tenant: 1, BlockTokens: 16, Tokens: ids, Positions: []int{16}}, p.PrefixHashes(nil, 16, ids, []int{16}))
 		if len(r.prompts) > maxRecentPrompts || len(r.names) > maxRecentPrompts || r.bytes > maxRecentBytes {
 			t.Fatalf("%d prompts, %d names, %d bytes", len(r.prompts), len(r.names), r.bytes)
 		}
 	}
 	long := make([]uint32, maxRecentBytes/4)
-	r.remember(f, &served{profile: p, tenant: 1, blockTokens: 16, tokens: long, positions: []int{16}}, p.PrefixHashes(nil, 16, long, []int{16}))
+	r.remember(f, &Prompt{Profile: p, Tenant: 1, BlockTokens: 16, Tokens: long, Positions: []int{16}}, p.PrefixHashes(nil, 16, long, []int{16}))
 	if len(r.prompts) != 1 || len(r.names) != 1 {
 		t.Errorf("beside a long one %d prompts with %d names stay", len(r.prompts), len(r.names))
 	}
@@ -819,12 +816,9 @@ func (*sent) SetDeadline(time.Time) error     { return nil }
 func (*sent) SetReadDeadline(time.Time) error { return nil }
 
 func FuzzHandshake(f *testing.F) {
-	var hello [greetingSize]byte
-	hello[0], hello[9], hello[10] = 0xff, 0x7f, 3
-	copy(hello[12:], "NULL")
-	ready := readyCommand("SUB")
-	f.Add(slices.Concat(hello[:], []byte{flagCommand, byte(len(ready))}, ready, []byte{0, 1, 1}))
-	f.Add(slices.Concat(hello[:], []byte{flagCommand | flagLong, 0, 0, 0, 0, 0, 0, 0, byte(len(ready))}, ready, []byte{flagMore, 2, 1, 1, flagCommand, 7, 4, 'P', 'I', 'N', 'G', 0, 0}))
+	hello, ready := greeting("SUB")[:greetingSize], readyCommand("SUB")
+	f.Add(slices.Concat(greeting("SUB"), []byte{0, 1, 1}))
+	f.Add(slices.Concat(hello, []byte{flagCommand | flagLong, 0, 0, 0, 0, 0, 0, 0, byte(len(ready))}, ready, []byte{flagMore, 2, 1, 1, flagCommand, 7, 4, 'P', 'I', 'N', 'G', 0, 0}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w, err := handshake(&sent{Reader: bytes.NewReader(b)}, "PUB", "SUB", "XSUB")
 		if err != nil {

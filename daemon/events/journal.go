@@ -2,6 +2,7 @@ package events
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 )
 
@@ -65,5 +66,5 @@ func (j *journal) since(from uint64) ([]*message, bool) {
 	if from < j.first() || from > j.next {
 		return nil, false
 	}
-	return append([]*message(nil), j.kept[from-j.first():]...), true
+	return slices.Clone(j.kept[from-j.first():]), true
 }

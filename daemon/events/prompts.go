@@ -44,18 +44,18 @@ func (r *recent) find(w tier.Want) []uint32 {
 	return r.names[recentName{w.Fingerprint, w.Tenant, w.Key}].tokens
 }
 
-func (r *recent) remember(f profile.Fingerprint, q *served, hashes []profile.PrefixHash) {
-	if len(q.positions) == 0 {
+func (r *recent) remember(f profile.Fingerprint, q *Prompt, hashes []profile.PrefixHash) {
+	if len(q.Positions) == 0 {
 		return
 	}
 	number := uint64(1)
 	if n := len(r.prompts); n > 0 {
 		number = r.prompts[n-1].number + 1
 	}
-	m := remembered{number: number, bytes: 4*int64(len(q.tokens)) + 200*int64(len(q.positions))}
-	for i, at := range q.positions[:min(len(q.positions), maxPositions)] {
-		n := recentName{f, q.tenant, hashes[i]}
-		r.names[n] = prefix{q.tokens[:at], number}
+	m := remembered{number: number, bytes: 4*int64(len(q.Tokens)) + 200*int64(len(q.Positions))}
+	for i, at := range q.Positions[:min(len(q.Positions), maxPositions)] {
+		n := recentName{f, q.Tenant, hashes[i]}
+		r.names[n] = prefix{q.Tokens[:at], number}
 		m.names = append(m.names, n)
 	}
 	r.prompts = append(r.prompts, m)

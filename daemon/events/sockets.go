@@ -35,7 +35,7 @@ const (
 )
 
 // accept serves as many connections at once as there are places, until the listener is closed.
-func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func(displaced bool), serve func(context.Context, net.Conn)) error {
+func (p *Publisher) accept(ctx context.Context, l net.Listener, places *places.Set, serve func(context.Context, net.Conn)) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	for {
@@ -52,11 +52,11 @@ func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func
 		}
 		lost, ok := places.Take(conn, pending, time.Now())
 		if lost != nil {
-			refuse(true)
+			p.counts.displaced.Add(1)
 			lost.Close()
 		}
 		if !ok {
-			refuse(false)
+			p.counts.refused.Add(1)
 			conn.Close()
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -118,12 +119,10 @@ func checkReady(flags byte, body []byte, peers []string) error {
 		if !bytes.EqualFold(name, []byte("Socket-Type")) {
 			continue
 		}
-		for _, p := range peers {
-			if value == p {
-				return nil
-			}
+		if !slices.Contains(peers, value) {
+			return fmt.Errorf("%w: socket type %.16q", errProtocol, value)
 		}
-		return fmt.Errorf("%w: socket type %.16q", errProtocol, value)
+		return nil
 	}
 	return errProtocol
 }
