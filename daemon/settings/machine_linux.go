@@ -43,7 +43,7 @@ func DetectMachine() Machine {
 // memoryLimit returns the least of MemAvailable and the limits of this process's cgroup and its
 // parents (versions 1 and 2), in bytes. root is "/" except in tests.
 func memoryLimit(root string) Bytes {
-	least := meminfo(filepath.Join(root, "proc/meminfo"), "MemAvailable:")
+	least := Bytes(numberAfter(filepath.Join(root, "proc/meminfo"), "MemAvailable:")) * KiB
 	eachGroup(root, "memory", func(dir string, v2 bool) {
 		file := "memory.limit_in_bytes"
 		if v2 {
@@ -124,14 +124,8 @@ func threadsOfOthers(root string, uid int) (n int) {
 }
 
 // threadsOf returns the number of threads of a process; 0 = it has ended.
-func threadsOf(root, pid string) (n int) {
-	text, _ := os.ReadFile(filepath.Join(root, "proc", pid, "status"))
-	for line := range strings.Lines(string(text)) {
-		if number, ok := strings.CutPrefix(line, "Threads:"); ok {
-			n, _ = strconv.Atoi(strings.TrimSpace(number))
-		}
-	}
-	return n
+func threadsOf(root, pid string) int {
+	return int(numberAfter(filepath.Join(root, "proc", pid, "status"), "Threads:"))
 }
 
 // DescriptorLimit returns RLIMIT_NOFILE; 0 = unknown. The Go runtime has raised it to the hard
@@ -205,15 +199,16 @@ func lesser(a, b Bytes) Bytes {
 	return a
 }
 
-func meminfo(path, key string) Bytes {
+// numberAfter returns the number after a word that begins a line of a file; 0 = there is none.
+func numberAfter(path, word string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == key {
-			kib, _ := strconv.ParseInt(fields[1], 10, 64)
-			return Bytes(kib) * KiB
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == word {
+			n, _ := strconv.ParseInt(fields[1], 10, 64)
+			return n
 		}
 	}
 	return 0
