@@ -128,11 +128,7 @@ func TestFormsOfDecodingAgree(t *testing.T) {
 	eachDecoding(t, tokens, func(t *testing.T, _ *rand.Rand, d *decoding) {
 		var sc BufferScratch
 		out := make([]float32, d.heads*d.dv)
-		capacities := []int{1, 2, 7, 16, tokens}
-		if testing.Short() {
-			capacities = []int{1, 7}
-		}
-		for _, capacity := range capacities {
+		for _, capacity := range []int{1, 2, 7, 16, tokens} {
 			b, states := d.buffer(capacity, F32), d.states0()
 			for i := range d.tokens {
 				flush := b.N == capacity-1

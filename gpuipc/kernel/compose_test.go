@@ -173,9 +173,6 @@ func TestComposeAgreesWithFloat64(t *testing.T) {
 	for range 24 {
 		shapes = append(shapes, [2]int{1 + r.IntN(130), 1 + r.IntN(130)})
 	}
-	if testing.Short() {
-		shapes = shapes[3:14]
-	}
 	eachISA(t, func(t *testing.T) {
 		for i, d := range shapes {
 			for _, tr := range transitions {

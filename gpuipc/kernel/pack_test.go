@@ -305,12 +305,8 @@ func TestPackedHeadsAreAsNearAsSaid(t *testing.T) {
 	r := rng(t)
 	var p Packer
 	seen := map[Form]int{}
-	shapes := packedShapes
-	if testing.Short() {
-		shapes = shapes[:8]
-	}
 	for _, name := range slices.Sorted(maps.Keys(heads)) {
-		for i, d := range shapes {
+		for i, d := range packedShapes {
 			rows, cols, dt := d[0], d[1], dtypes[i%3]
 			for _, dt := range []DType{dt, F32} {
 				x := make([]float32, rows*cols)

@@ -301,9 +301,6 @@ func areF32(t *testing.T, all []launched, prepare func(r *rand.Rand, j *composit
 	var worst float64
 	for i, c := range all {
 		for k, tType := range dtypes {
-			if testing.Short() && k != i%3 {
-				continue
-			}
 			sType := dtypes[(i+k)%3]
 			what := fmt.Sprintf("%v off %d, T %d S %d", c.shape, c.off, tType, sType)
 			j := newComposition(t, r, c.shape, 1+(i+2*k)%6, tType, sType, c.off)
@@ -351,11 +348,7 @@ func TestComposeOfManyLayersIsOneLaunch(t *testing.T) {
 func TestComposeOfRandomJobs(t *testing.T) {
 	e := emulated(t)
 	r := seeded(t)
-	rounds := 12
-	if testing.Short() {
-		rounds = 2
-	}
-	for range rounds {
+	for range 12 {
 		var all []*composition
 		var jobs []ComposeJob
 		for range 1 + r.IntN(6) {

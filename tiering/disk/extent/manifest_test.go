@@ -251,9 +251,6 @@ func TestHostileFrameIsBounded(t *testing.T) {
 
 // The longest manifests that are allowed can be read again.
 func TestLongestManifest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("64 MiB of token ids")
-	}
 	m := exampleManifest(false)
 	m.Tokens = make([]uint32, profile.MaxTokens)
 	for i := range m.Tokens {
