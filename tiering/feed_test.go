@@ -36,7 +36,11 @@ func (f *feed) Removed(w tier.Want) {
 // them is what a match finds here.
 func TestFeedIsWhatMatchesFind(t *testing.T) {
 	var seen stats.Counters
-	for seed := range uint64(30) {
+	seeds := uint64(30)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			n := walkFeed(t, rand.New(rand.NewPCG(seed, 5)))
 			for i, ended := range n.Beyond.Fetches {

@@ -124,7 +124,11 @@ func TestTheOrderUnderAFirstQuota(t *testing.T) {
 		}
 		return b.order(b.objects.Tenants[tenantA].Evict), steps
 	}
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
 		want, _ := run(false, seed)
 		got, steps := run(true, seed)
 		if !slices.Equal(want, got) || len(got) < 30 {

@@ -92,7 +92,7 @@ type hbmModel struct {
 }
 
 func TestHBMAgreesWithItsModel(t *testing.T) {
-	runRandom(t, hbmOptionSets, min(*modelSeeds, 4), 2, 400, 250, runHBMModel, func(o hbmOptions, seeds uint64, seen *met) map[string]bool {
+	runRandom(t, hbmOptionSets, min(*modelSeeds, 4), 1, 400, 250, runHBMModel, func(o hbmOptions, seeds uint64, seen *met) map[string]bool {
 		p, d := &seen.HBM.Promotions, &seen.HBM.Dropped
 		return map[string]bool{
 			"promoted": p[transfer.Done] >= 5*seeds, "corrupt": p[transfer.Corrupt] > 0, "gone": p[transfer.Gone] > 0, "no room": p[transfer.NoRoom] > 0,

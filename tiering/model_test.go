@@ -132,7 +132,7 @@ type model struct {
 var modelSeeds = flag.Uint64("model.seeds", 8, "seeds of the model test for each set of options")
 
 func TestStoreAgreesWithModel(t *testing.T) {
-	runRandom(t, modelOptionSets, *modelSeeds, 3, 600, 300, runModel, func(o modelOptions, seeds uint64, seen *met) map[string]bool {
+	runRandom(t, modelOptionSets, *modelSeeds, 1, 600, 300, runModel, func(o modelOptions, seeds uint64, seen *met) map[string]bool {
 		strips := o.states && !o.lower
 		return map[string]bool{
 			"published": seen.Published >= 10*seeds, "evicted for room": seen.EvictedRoom > 0, "read": seen.Acquired+seen.Loaded >= 3*seeds,

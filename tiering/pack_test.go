@@ -385,7 +385,11 @@ func TestPackingInPieces(t *testing.T) {
 	s := b.NewSession("c")
 	rng := rand.New(rand.NewPCG(1, 1))
 	pieces := 0
-	for i := range 200 { // of many sizes: what leaves makes holes
+	objects := 200
+	if testing.Short() {
+		objects = 60
+	}
+	for i := range objects { // of many sizes: what leaves makes holes
 		p := b.mid(i, 40+rng.IntN(100), 8)
 		b.publish(s, p)
 		for rank := range 2 {

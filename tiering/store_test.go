@@ -212,7 +212,9 @@ func tokens(seed, n int) []uint32 {
 }
 
 // content is plausible values for every part of a layout: numbers in [-1, 1),
-// transitions in (0, 1).
+// transitions in (0, 1). The race detector would take longer over it than over what it is for.
+//
+//go:norace
 func content(l *profile.Layout, seed uint64) []byte {
 	rng := rand.New(rand.NewPCG(seed, 9))
 	out := make([]byte, l.Bytes)

@@ -157,7 +157,11 @@ func TestTreeOfPromptsStaysWithinItsBounds(t *testing.T) {
 			b := newBench(t, func(o *Options) { o.Nodes, o.Bytes = bound.nodes, bound.bytes })
 			rng := rand.New(rand.NewPCG(seed, 0))
 			hot := promptOf(t, "hot:500")
-			for turn := range 3000 {
+			turns := 3000
+			if testing.Short() {
+				turns = 1000
+			}
+			for turn := range turns {
 				if turn%10 == 0 {
 					if got := b.serve(Query{Tokens: append(slices.Clone(hot), uint32(turn))}); turn > 0 && got.SeenTokens < len(hot) {
 						t.Fatalf("seed %d turn %d: %d tokens of a hot prompt are left", seed, turn, got.SeenTokens)

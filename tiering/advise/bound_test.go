@@ -50,7 +50,11 @@ func TestNoPromptMakesAdviceWalkFar(t *testing.T) {
 	const length = 1 << 16
 	b := newBench(t, wholeTree)
 	prompt := promptOf(t, "long:65536")
-	for turn := range 40 {
+	turns := 40
+	if testing.Short() {
+		turns = 10
+	}
+	for turn := range turns {
 		q := Query{Tokens: prompt, Cuts: every(1+turn, 61, MaxPositions, length), MaxCheckpoints: MaxPositions}
 		if got := b.stepsOf(q); got > walks*(pathMost+matchSymbols+MaxPositions) {
 			t.Fatalf("turn %d: %d steps, in %d walks", turn, got, walks)

@@ -19,7 +19,7 @@ var (
 // conformConfig is of slabs that are small, so that there are several.
 func conformConfig(o tiertest.Options) Config {
 	cfg := Config{GranuleBytes: 4 << 10, Workers: 3}
-	cfg.SlabBytes = min(max((o.PublicBytes+o.PrivateBytes)/6, 256<<10), 8<<20)
+	cfg.SlabBytes = min(max((o.PublicBytes+o.PrivateBytes)/6, 256<<10), 1<<20)
 	return cfg
 }
 

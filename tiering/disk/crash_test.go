@@ -27,10 +27,14 @@ func crashed(mem *vfs.MemFS, percent int, rng *rand.Rand) *vfs.MemFS {
 func TestCrash(t *testing.T) {
 	tiertest.Leaks(t)
 	seed := uint64(time.Now().UnixNano())
+	loops := 4
+	if testing.Short() {
+		loops = 2
+	}
 	for _, percent := range []int{0, 50, 100} {
 		t.Run(fmt.Sprintf("unsynced=%d", percent), func(t *testing.T) {
 			s := newShelf(t)
-			for i := range short(4, 60) {
+			for i := range short(loops, 60) {
 				s.crashLoop(t, seed+uint64(i), percent)
 				if t.Failed() {
 					t.Fatalf("seed %d", seed+uint64(i))

@@ -117,9 +117,13 @@ func TestManyFaults(t *testing.T) {
 	s := newShelf(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
+	want := uint64(short(10_000, 1_000_000))
+	if testing.Short() {
+		want = 1_000
+	}
 	for i, coded := range [][]profile.PartKind{nil, {profile.PartS, profile.PartK, profile.PartV}} {
 		t.Run(fmt.Sprintf("coded=%v", coded != nil), func(t *testing.T) {
-			s.manyFaults(t, seed+uint64(i), coded, uint64(short(10_000, 1_000_000)/2))
+			s.manyFaults(t, seed+uint64(i), coded, want/2)
 		})
 	}
 }

@@ -89,7 +89,7 @@ type injured struct {
 func TestNoFaultIsServed(t *testing.T) {
 	want := uint64(short(20_000, 1_000_000))
 	if testing.Short() {
-		want = 4_000
+		want = 2_000
 	}
 	if text := os.Getenv("SPLICED_FAULTS"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)

@@ -21,6 +21,9 @@ func TestWriteReadReopen(t *testing.T) {
 	for _, real := range []bool{false, true} {
 		for name, coded := range map[string][]profile.PartKind{"none": nil, "kv": kv, "all": all} {
 			t.Run(fmt.Sprintf("real=%v/codec=%s", real, name), func(t *testing.T) {
+				if !real && coded != nil {
+					rest(t)
+				}
 				tiertest.Leaks(t)
 				s := newShelf(t)
 				cfg := s.config()

@@ -33,6 +33,9 @@ func TestSeveralSourcesConform(t *testing.T) {
 func TestObjectStoreConforms(t *testing.T) {
 	for name, coded := range map[string][]profile.PartKind{"none": nil, "kv": {profile.PartK, profile.PartV}} {
 		t.Run("codec="+name, func(t *testing.T) {
+			if testing.Short() && coded == nil {
+				t.Skip("short: several sources conform without a codec")
+			}
 			tiertest.RemoteConformance(t, func(t testing.TB, tenants []tiertest.Tenant) tiertest.RemoteSubject {
 				return openSubject(t, tenants, func(c *Config) { c.Coded = coded })
 			})

@@ -37,7 +37,7 @@ func randomBytes(n int) []byte {
 }
 
 func TestAGatheringConnectionReadsWhatWasSent(t *testing.T) {
-	want := randomBytes(3*batchBytes + 777)
+	want := randomBytes(batchBytes + 777)
 	for name, from := range map[string]io.Reader{
 		"at once": bytes.NewReader(want), "by bytes": iotest.OneByteReader(bytes.NewReader(want)),
 		"by halves": iotest.HalfReader(bytes.NewReader(want)), "with its end": iotest.DataErrReader(bytes.NewReader(want)),

@@ -27,6 +27,9 @@ func TestPeersConform(t *testing.T) {
 	} {
 		o.cfg.FindTime, o.cfg.DialTime, o.cfg.StallTime = 2*time.Second, time.Second, time.Second // within Patience, as sources stall
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && !o.secure && !o.unpinned {
+				t.Skip("short: the others have pinned memory, and no TLS")
+			}
 			tiertest.RemoteConformance(t, func(t testing.TB, tenants []tiertest.Tenant) tiertest.RemoteSubject {
 				return open(t, tenants, o)
 			})

@@ -120,7 +120,7 @@ func TestPowerCutLeavesAPrefix(t *testing.T) {
 	for _, percent := range []int{0, 50} {
 		n := *seeds
 		if testing.Short() {
-			n = max(1, n/4)
+			n = max(1, n/6)
 		}
 		for seed := range n {
 			t.Run(fmt.Sprintf("unsynced=%d/seed=%d", percent, seed), func(t *testing.T) {

@@ -145,7 +145,7 @@ func TestEveryOperationMayFail(t *testing.T) {
 		t.Run(mode.what, func(t *testing.T) {
 			t.Parallel()
 			var failed atomic.Int64
-			places := atEveryPlace(t, everyPlace(), func(at int64) (met bool) {
+			places := atEveryPlace(t, everyPlace(17), func(at int64) (met bool) {
 				f := &faults{at: at, stays: mode.stays, errno: mode.errnos[at%2]}
 				if injected(t, f) != nil {
 					failed.Add(1)
@@ -157,11 +157,10 @@ func TestEveryOperationMayFail(t *testing.T) {
 	}
 }
 
-// everyPlace is the step of atEveryPlace: each place, or with -short every fifth, which
-// ones by chance.
-func everyPlace() int64 {
+// everyPlace is the step of atEveryPlace: each place, or with -short one of several, by chance.
+func everyPlace(several int64) int64 {
 	if testing.Short() {
-		return 5
+		return several
 	}
 	return 1
 }

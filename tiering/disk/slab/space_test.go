@@ -68,7 +68,7 @@ func TestSpaceAgreesWithBitmap(t *testing.T) {
 	fragmented, several := 0, 0
 	seeds := *spaceSeeds
 	if testing.Short() {
-		seeds = min(seeds, 4)
+		seeds = min(seeds, 2)
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
