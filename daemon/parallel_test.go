@@ -119,9 +119,23 @@ func (e *engine) done(t *testing.T, n int) {
 	}
 }
 
-// known waits until home knows of so many others with engines.
+// known waits until home knows of so many others with engines, and has connections to them:
+// their offers come too late otherwise while a machine is busy.
 func (s side) known(t *testing.T, others []side) {
 	t.Helper()
+	short := askFor([]*document{newDocument(testProfile(1), nil, 99, 16, profile.RoleMid)})
+	defer func() {
+		t.Helper()
+		for range 3 {
+			eventually(t, "the others make offers in time", func() bool {
+				p := plan(t, s, short)
+				if p.ID != 0 {
+					t.Fatalf("a short segment is worth a plan: %+v", p)
+				}
+				return p.Alone != wire.AloneNoWorkers
+			})
+		}
+	}()
 	eventually(t, "the sets of the others are known", func() bool {
 		c := s.view.Cluster()
 		if len(c.Members) != len(others)+1 {

@@ -96,6 +96,11 @@ func openedWithFault(fs *vfs.MemFS, f *slowTables, rows int) (opened bool, wrong
 	}
 	f.healthy.Store(true)
 	again, err := Open(fs, dir, Options{StoreID: storeA})
+	// A catalogue that has failed stays locked until what was running in it has ended.
+	for end := time.Now().Add(30 * time.Second); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+		again, err = Open(fs, dir, Options{StoreID: storeA})
+	}
 	if err != nil {
 		return opened, err
 	}
