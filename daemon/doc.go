@@ -41,7 +41,7 @@
 //	events    KV events for routers, in vLLM's format
 //	parallel  segments of one prompt that several engines compute
 //	cluster   membership by gossip, certificates, and the peers' port
-//	server    connections, jobs, and the effect of requests
+//	server    connections, their requests, and the effect of requests
 //	view      views for operators: node, catalogue, health, metrics
 //
 // In this package, daemon.go opens, runs and closes the parts in order. store.go and disk.go do so
@@ -92,10 +92,10 @@
 //
 // The last reader of a connection frees the connection (see package server). Its attachment owns
 // staging, slots and imported engine memory, on the host and on a GPU. Memory shared by handle is
-// released when the client is gone, all other memory after the last operation. The owner of a job
-// answers the job. The queue owns a queued job until a goroutine takes it out; then that goroutine
-// owns it. The reader that runs a job which was never queued owns it, and the goroutine that waits
-// owns a job that waits. The reader closes descriptors that arrive with a frame, unless the device
-// took them over. The canary owns the switched-off profiles. Only its Memory writes them into a
+// released when the client is gone, all other memory after the last operation. The owner of a
+// request answers it and releases what it holds, also descriptors that arrived with it, unless the
+// device took them over. The reader owns a request until it is in flight. The queue owns a queued
+// one until a goroutine takes it out; then that goroutine owns it. The goroutine of its continuation
+// owns a request that waits. The canary owns the switched-off profiles. Only its Memory writes them into a
 // note of the disk tier, in the background, since the disk may hang.
 package daemon

@@ -348,11 +348,8 @@ func (p *Place[J]) Leave() {
 }
 
 // GiveWay is called by a job now and then. If the job's turn is over, GiveWay waits until the job's
-// lane is next. A nil Place belongs to a request that is not a job; GiveWay does nothing for it.
+// lane is next.
 func (p *Place[J]) GiveWay() {
-	if p == nil {
-		return
-	}
 	now := time.Now()
 	if now.Sub(p.yielded) >= yieldEvery {
 		p.yielded = now

@@ -20,8 +20,8 @@ const (
 )
 
 func (t *task) adviseIsLong() (bool, error) {
-	m := &t.scratch.advise
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AdviseRequest](t)
+	if err != nil {
 		return false, err
 	}
 	return m.Tokens > longAdvise || max(len(m.Cuts), len(m.SegmentBegin), int(min(m.MaxCheckpoints, 1<<16))) > longChoice, nil
@@ -31,8 +31,8 @@ func (t *task) adviseIsLong() (bool, error) {
 // can still write to staging, and asks the store about the copy.
 func (t *task) advise() (wire.Message, error) {
 	s := t.scratch
-	m := &s.advise
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AdviseRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)
@@ -81,15 +81,7 @@ const (
 	primedDue             // at its place in the prompt, that variant is preferred
 )
 
-// adviseLookup decodes an advise request and returns the lookup in its section match.
-func (t *task) adviseLookup() (q tiering.MatchQuery, err error) {
-	m := &t.scratch.advise
-	if err := m.Decode(t.body); err != nil {
-		return q, err
-	}
-	return t.lookupOf(m)
-}
-
+// lookupOf returns the lookup in the section match of an advise request.
 func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error) {
 	l := &m.Match
 	if !t.at.lookup {
@@ -113,7 +105,7 @@ func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits
 	if err != nil {
 		return false, err
 	}
-	_, waits, err = t.lookUp(&q, (*task).adviseLookup, (*task).advise)
+	_, waits, err = t.lookUp(&q)
 	if err != nil || waits {
 		return waits, err
 	}

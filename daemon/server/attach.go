@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/budget"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/queue"
@@ -147,7 +146,7 @@ func (t *task) hello() (wire.Message, error) {
 		of.Tenant = a.tenants[0]
 	}
 	s.queue.Join(&c.lane, of)
-	c.deviceLanes = make([]queue.Lane[*job], len(s.deviceQueues))
+	c.deviceLanes = make([]queue.Lane[*task], len(s.deviceQueues))
 	for i, q := range s.deviceQueues {
 		q.Join(&c.deviceLanes[i], of)
 	}
@@ -277,8 +276,8 @@ func (a *attachment) closeGPU(s *Server) {
 
 // profile registers a model's identity, and the engine memory that the request may come with.
 func (t *task) profile() (wire.Message, error) {
-	m := &t.scratch.profile
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.ProfileRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	if (m.MemoryBytes > 0) != (len(t.received) == 1) || len(t.received) > 1 {
@@ -296,25 +295,18 @@ func (t *task) profile() (wire.Message, error) {
 	}
 	reply, err := t.addProfile(p, m)
 	if errors.Is(err, tier.ErrBusy) {
-		t.rest = t.reclaimAndAdd(p, m)
+		// The removal of an unused profile walks the whole catalogue.
+		t.rest = func(t *task) (wire.Message, error) {
+			m, err := decode[wire.ProfileRequest](t)
+			if err != nil {
+				return nil, err
+			}
+			t.conn.server.store.ReclaimProfile(t.ctx)
+			return t.addProfile(p, m)
+		}
 		return nil, nil
 	}
 	return reply, err
-}
-
-// reclaimAndAdd returns a continuation that makes room by removing an unused profile, and then adds
-// p. It is a continuation since the removal walks the whole catalogue. reclaimAndAdd copies m,
-// because the memory of m is reused.
-func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
-	q, received := *m, t.received
-	q.Memory = slices.Clone(m.Memory)
-	t.received = nil
-	return func(t *task) (wire.Message, error) {
-		t.received = received
-		defer func() { seqpacket.CloseAll(t.received) }()
-		t.conn.server.store.ReclaimProfile(t.ctx)
-		return t.addProfile(p, &q)
-	}
 }
 
 // addProfile reserves a place for a profile, adds the profile to the store and binds it.

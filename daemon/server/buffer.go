@@ -11,8 +11,8 @@ import (
 
 // appendRows copies rows from staging into a buffer. It opens the buffer first if necessary.
 func (t *task) appendRows() (wire.Message, error) {
-	m := &t.scratch.rows
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AppendRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	sc, g, err := t.planScope(m.Profile, m.Rank)
@@ -61,8 +61,8 @@ func baseOf(in *slots.Slots, lease uint64, g *plan.Geometry, base *plan.From) (*
 }
 
 func (t *task) acceptRows() (wire.Message, error) {
-	m := &t.scratch.accept
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AcceptRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	sc, _, err := t.planScope(m.Profile, m.Rank)
@@ -84,8 +84,8 @@ func (t *task) bufferReply(b *plan.BufferState, err error) (wire.Message, error)
 
 // replayRows writes the states after one token of a buffer into a slot.
 func (t *task) replayRows() (wire.Message, error) {
-	m := &t.scratch.replay
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.ReplayRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	sc, g, err := t.planScope(m.Profile, m.Rank)

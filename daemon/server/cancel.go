@@ -10,7 +10,8 @@ import (
 
 // cancellation is a cancel request that waits for running work. It is answered when none of the
 // requests that it names can write to a destination any more. If its deadline passes first, it is
-// answered as late, and the work still runs.
+// answered as late, and the work still runs. It is not in flight as other requests are, so that a
+// client whose requests have no room left can cancel them.
 type cancellation struct {
 	header wire.Header
 	timer  *time.Timer
@@ -28,91 +29,107 @@ type waiter struct {
 	row int
 }
 
-// settleLocked records the outcome of one row. It reports whether the cancellation must now be
-// answered: this was the last row, and the cancellation is not over.
-func (w waiter) settleLocked(outcome uint8) bool {
-	w.outcomes[w.row] = outcome
-	w.left--
-	if w.left > 0 || w.over {
-		return false
-	}
-	w.over = true
-	return true
-}
-
-// cancelRequests begins a cancellation without waiting. It answers each named job that has not
-// started; a worker answers a running job. When the last named job is answered, the cancellation is
-// answered too.
+// cancelRequests begins a cancellation without waiting. The owner of each named request answers
+// it. When the last one is answered, the cancellation is answered too.
 func (c *conn) cancelRequests(t *task) error {
-	m := &t.scratch.cancel
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.CancelRequest](t)
+	if err != nil {
 		return err
 	}
 	w := &cancellation{header: t.header, outcomes: make([]uint8, len(m.Requests)), bytes: cancelBytes * int64(len(m.Requests))}
 	if err := c.server.hold(t.at.uid, w.bytes); err != nil {
 		return err
 	}
-	var named []*job
-	c.mu.Lock()
-	if len(c.mu.cancels) >= c.server.config.MaxInFlight {
-		c.mu.Unlock()
-		c.endCancel(w)
-		return codes.Refuse(wire.Busy, "%d cancels are waiting, the maximum of a connection", c.server.config.MaxInFlight)
+	if err := c.enlist(w, m.Requests); err != nil {
+		return err
 	}
-	for row, id := range m.Requests {
-		if j := c.mu.jobs[id]; j != nil {
-			j.waiters = append(j.waiters, waiter{w, row})
-			named = append(named, j)
-			w.left++
-		}
-	}
-	if w.left > 0 {
-		c.mu.cancels[w] = struct{}{}
-		// Set under the lock: finish stops the timer, after it has taken the lock.
-		w.timer = time.AfterFunc(c.server.deadline(&w.header), func() { c.cancelLate(w) })
-	}
-	c.mu.Unlock()
-	if len(named) == 0 {
-		c.endCancel(w)
+	if w.timer == nil { // none of the requests is in flight
 		c.reply(&w.header, &wire.CancelReply{Outcomes: w.outcomes}, nil, t.scratch)
-		return nil
-	}
-	for _, j := range named {
-		j.cancel(errCancelled)
-		if j.queue.Take(j.lane, j) {
-			c.finish(j, nil, errCancelled, t.scratch)
-		}
 	}
 	return nil
+}
+
+// enlist cancels the named requests that are in flight. If there are some, w waits for them;
+// otherwise it is over.
+func (c *conn) enlist(w *cancellation, requests []uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.cancels) >= c.server.config.MaxInFlight {
+		c.endCancelLocked(w)
+		return codes.Refuse(wire.Busy, "%d cancels are waiting, the maximum of a connection", c.server.config.MaxInFlight)
+	}
+	for row, id := range requests {
+		if t := c.mu.inFlight[id]; t != nil {
+			t.waiters = append(t.waiters, waiter{w, row})
+			w.left++
+			t.cancel(errCancelled)
+		}
+	}
+	if w.left == 0 {
+		c.endCancelLocked(w)
+		return nil
+	}
+	c.mu.cancels[w] = struct{}{}
+	w.timer = time.AfterFunc(c.server.deadline(&w.header), func() { c.cancelLate(w) })
+	return nil
+}
+
+// endCancelLocked ends a cancellation and releases its memory. It returns false if the cancellation
+// is over already.
+func (c *conn) endCancelLocked(w *cancellation) bool {
+	if w.over {
+		return false
+	}
+	w.over = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	delete(c.mu.cancels, w)
+	c.server.letGo(c.peer.UID, w.bytes)
+	return true
+}
+
+// settle removes a request that is over from those in flight, and answers the cancellations that
+// waited for it only. The request is answered already, so that a client has the reply to a request
+// before it learns that the request is over.
+func (c *conn) settle(t *task, err error) {
+	outcome := wire.CancelDrained
+	if code, _ := codes.Of(err); code == wire.Canceled {
+		outcome = wire.CancelStopped
+	}
+	var done []*cancellation
+	c.mu.Lock()
+	delete(c.mu.inFlight, t.header.Request)
+	for _, w := range t.waiters {
+		w.outcomes[w.row] = outcome
+		if w.left--; w.left == 0 && c.endCancelLocked(w.cancellation) {
+			done = append(done, w.cancellation)
+		}
+	}
+	c.mu.Unlock()
+	for _, w := range done {
+		c.reply(&w.header, &wire.CancelReply{Outcomes: w.outcomes}, nil, t.scratch)
+	}
 }
 
 // cancelLate answers a cancellation whose deadline has passed.
 func (c *conn) cancelLate(w *cancellation) {
 	c.mu.Lock()
-	left, over := w.left, w.over
-	w.over = true
-	delete(c.mu.cancels, w)
-	for _, j := range c.mu.jobs { // otherwise waiters would accumulate at a job that runs long
-		j.waiters = slices.DeleteFunc(j.waiters, func(x waiter) bool { return x.cancellation == w })
+	left, late := w.left, c.endCancelLocked(w)
+	for _, t := range c.mu.inFlight { // otherwise waiters would accumulate at a job that runs long
+		t.waiters = slices.DeleteFunc(t.waiters, func(x waiter) bool { return x.cancellation == w })
 	}
 	c.mu.Unlock()
-	if !over {
-		c.endCancel(w)
+	if late {
 		c.replyError(&w.header, codes.Refuse(wire.Late, "%d requests still run", left), &scratch{})
 	}
 }
 
-// endCancel releases the memory of a cancellation that is over or never began.
-func (c *conn) endCancel(w *cancellation) { c.server.letGo(c.peer.UID, w.bytes) }
-
 // dropCancels discards the cancellations of a connection that ends.
 func (c *conn) dropCancels() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for w := range c.mu.cancels {
-		w.over = true
-		w.timer.Stop()
-		c.endCancel(w)
+		c.endCancelLocked(w)
 	}
-	clear(c.mu.cancels)
-	c.mu.Unlock()
 }

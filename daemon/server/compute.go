@@ -85,8 +85,8 @@ func (s *side) inputs(p *plan.Plan, offsets []uint64, bytes int64) (err error) {
 }
 
 func (t *task) compose() (wire.Message, error) {
-	m := &t.scratch.compose
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.ComposeRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	sc, g, err := t.planScope(m.Profile, m.Rank)
@@ -209,8 +209,8 @@ func (t *task) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement,
 }
 
 func (t *task) rotate() (wire.Message, error) {
-	m := &t.scratch.rotate
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.RotateRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	sc, g, err := t.planScope(m.Profile, m.Rank)
@@ -233,8 +233,8 @@ func (t *task) rotate() (wire.Message, error) {
 }
 
 func (t *task) assemble() (wire.Message, error) {
-	m := &t.scratch.assemble
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AssembleRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	sc, g, err := t.planScope(m.Profile, m.Rank)

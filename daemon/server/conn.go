@@ -18,7 +18,7 @@ import (
 
 // conn is the connection of one client. One goroutine at a time is its reader (see poll_linux.go).
 // The reader receives, answers short requests, and runs a long request itself or queues it (see
-// job.go). The last reader closes the connection. life.go has the states.
+// task.go). The last reader closes the connection. life.go has the states.
 //
 // Invariant: the client sees end of file only after the last operation of the connection has
 // released all memory, so that a client whose connection ended may reuse its own memory.
@@ -37,9 +37,9 @@ type conn struct {
 	ctx    context.Context // ends with the connection; context.Cause has the reason
 	cancel context.CancelCauseFunc
 
-	lane queue.Lane[*job] // joined by hello; guarded by the queue
+	lane queue.Lane[*task] // joined by hello; guarded by the queue
 	// deviceLanes are the lanes in the queues of the devices, for connections that attached one.
-	deviceLanes []queue.Lane[*job]
+	deviceLanes []queue.Lane[*task]
 
 	attached atomic.Pointer[attachment] // set once, by hello; nil before
 	heardAt  atomic.Int64               // unix nanoseconds of the last message
@@ -51,19 +51,19 @@ type conn struct {
 
 	// answering is locked by the reader while it answers a frame; drain waits for it.
 	answering sync.Mutex
-	work      sync.WaitGroup // jobs in mu.jobs; grows only under answering
+	work      sync.WaitGroup // requests in flight; grows only under answering
 
 	mu struct {
 		sync.Mutex
-		jobs    map[uint64]*job // in flight, by request id
-		cancels map[*cancellation]struct{}
+		inFlight map[uint64]*task // by request id
+		cancels  map[*cancellation]struct{}
 	}
 }
 
 func newConn(s *Server, id uint64, sock *seqpacket.Conn, p socket.Peer, now time.Time) *conn {
 	c := &conn{id: id, server: s, sock: sock, peer: p, since: now, gone: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	c.mu.jobs = map[uint64]*job{}
+	c.mu.inFlight = map[uint64]*task{}
 	c.mu.cancels = map[*cancellation]struct{}{}
 	return c
 }
@@ -114,7 +114,6 @@ func (c *conn) drain() {
 	c.dropCancels()
 	c.answering.Unlock()
 	c.tellDetached()
-	c.dropQueued()
 	c.work.Wait()
 	if a := c.attached.Load(); a != nil {
 		a.close(c.server)
@@ -214,7 +213,7 @@ func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 	}
 }
 
-// receive answers one frame. If the frame creates a job that the reader may run, it runs the job.
+// receive answers one frame. If its request is a job that the reader may run, it runs the job.
 func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 	c.answering.Lock()
 	if c.ending() {
@@ -223,10 +222,10 @@ func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 		return endOfConn
 	}
 	c.poller.heard(c, now)
-	outcome, j := c.handle(w.buf[:n], fds, now, &w.scratch)
+	outcome, mine := c.handle(w.buf[:n], fds, now, &w.scratch)
 	c.answering.Unlock()
-	if j != nil {
-		return c.runHere(j, &w.scratch, now)
+	if mine != nil {
+		return c.runHere(mine, &w.scratch, now)
 	}
 	return outcome
 }

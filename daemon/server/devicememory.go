@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/plan"
@@ -39,16 +38,14 @@ const registersAtOnce = 4
 // Allocations themselves have a larger alignment.
 const handleAlign = 16
 
-// registerIsLong makes every register-device request a job. It increments the number of such
-// requests in flight, or refuses the request. countOut decrements the number.
+// registerIsLong makes every register-device request a job. It counts the request until it is over,
+// or refuses it.
 func (t *task) registerIsLong() (bool, error) {
-	if t.at.registering.Add(1) <= registersAtOnce {
-		return true, nil
+	t.registering = true
+	if t.at.registering.Add(1) > registersAtOnce {
+		return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
 	}
-	t.at.registering.Add(-1)
-	seqpacket.CloseAll(t.received)
-	t.received = nil
-	return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
+	return true, nil
 }
 
 // registerDevice imports device memory that the engine owns. The driver may be slow with memory of

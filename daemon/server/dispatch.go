@@ -1,14 +1,12 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/daemon/queue"
 	"github.com/spliced-kv/spliced/tiering"
@@ -16,67 +14,47 @@ import (
 	"github.com/spliced-kv/spliced/tiering/plan"
 )
 
-// task is one request while it is being answered.
-type task struct {
-	conn     *conn
-	at       *attachment // nil during hello
-	header   wire.Header
-	body     []byte
-	ctx      context.Context
-	deadline time.Time          // only set for jobs
-	place    *queue.Place[*job] // place of a running job in its queue; nil = not a job
-	job      *job               // the running job; nil = none
-	scratch  *scratch
-	learned  bool       // the keys of this match have been looked up remotely
-	rest     rest       // continuation; set instead of a reply by an operation that must wait
-	received []int      // received descriptors that nothing has taken over; they are closed
-	send     []*os.File // files to send with the reply; closed afterwards
-}
-
 // scratch holds buffers that one goroutine reuses for each request. The messages that handlers
-// return are stored in it, so they are valid until the next request.
+// decode and return are stored in it, so they are valid until the next request.
 type scratch struct {
 	task   task
 	out    []byte
-	poller *poller            // the poller that this goroutine runs; nil = none
-	worker *queue.Queue[*job] // the queue whose jobs it runs; nil = none. If both are nil, it may block
+	poller *poller             // the poller that this goroutine runs; nil = none
+	worker *queue.Queue[*task] // the queue whose jobs it runs; nil = none. If both are nil, it may block
 
-	match        wire.MatchRequest
+	requests [wire.OpCount]wire.Message // decoded last, by operation; nil = none yet
+
 	matchReply   wire.MatchReply
 	matchResult  tiering.MatchResult
 	known        tiering.Known
-	acquire      wire.AcquireRequest
 	acquireReply wire.AcquireReply
 	acquired     []tiering.Acquired
-	reserve      wire.ReserveRequest
 	reserveReply wire.ReserveReply
-	commit       wire.CommitRequest
-	commitReply  wire.CommitReply
-	save         wire.SaveRequest
-	load         wire.LoadRequest
-	ids          wire.ReleaseRequest
-	order        wire.OrderRequest
-	loadDevice   wire.LoadDeviceRequest
+	codes        wire.CodesReply
+	adviseReply  wire.AdviseReply
+	adviseQuery  advise.Query
+	advice       advise.Advice
+	spans        []plan.Span
+	tokens       []uint32
+}
 
-	acquireDevice wire.AcquireDeviceRequest
-
-	abort       wire.AbortRequest
-	codes       wire.CodesReply
-	cancel      wire.CancelRequest
-	profile     wire.ProfileRequest
-	compose     wire.ComposeRequest
-	rotate      wire.RotateRequest
-	assemble    wire.AssembleRequest
-	advise      wire.AdviseRequest
-	adviseReply wire.AdviseReply
-	adviseQuery advise.Query
-	advice      advise.Advice
-	rows        wire.AppendRequest
-	accept      wire.AcceptRequest
-	replay      wire.ReplayRequest
-	plan        wire.PlanRequest
-	spans       []plan.Span
-	tokens      []uint32
+// decode returns the decoded body of a request, which has the type M for its operation. Columns
+// of the result may be views of the body. decode works once per request and scratch.
+func decode[M any, P interface {
+	*M
+	wire.Message
+}](t *task) (P, error) {
+	m, ok := t.scratch.requests[t.header.Op].(P)
+	if !ok {
+		m = new(M)
+		t.scratch.requests[t.header.Op] = m
+	}
+	if t.decoded {
+		return m, nil
+	}
+	err := m.Decode(t.body)
+	t.decoded = err == nil
+	return m, err
 }
 
 // operation defines how requests with one op are served.
@@ -123,62 +101,39 @@ var operations = [wire.OpCount]operation{
 
 func always(*task) (bool, error) { return true, nil }
 
-// handle answers one frame, or creates a job for it. If handle returns a job, the caller must run
-// that job.
-func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
+// handle answers one frame, or puts its request in flight. If handle returns a request, the caller
+// must run it.
+func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (_ next, mine *task) {
 	c.requests.Add(1)
-	h, body, err := wire.ParseHeader(frame)
-	if err == nil {
-		err = c.check(&h, fds)
+	t := &s.task
+	*t = task{conn: c, at: c.attached.Load(), arrived: now, ctx: c.ctx, scratch: s, received: fds}
+	var err error
+	if t.header, t.body, err = wire.ParseHeader(frame); err == nil {
+		err = c.check(&t.header, fds)
 	}
 	if err != nil {
-		seqpacket.CloseAll(fds)
-		c.replyError(&h, err, s)
-		return afterRefusal(&h), nil
+		t.end(nil, err)
+		return afterRefusal(&t.header), nil
 	}
-	t := &s.task
-	*t = task{conn: c, at: c.attached.Load(), header: h, body: body, ctx: c.ctx, scratch: s, received: fds}
-	op := &operations[h.Op]
+	t.op = &operations[t.header.Op]
 	long := false
-	if op.long != nil {
-		long, err = op.long(t)
+	if t.op.long != nil {
+		long, err = t.op.long(t)
 	}
-	var mine *job
 	switch {
 	case err != nil:
 	case long:
-		if mine, err = c.start(t, now); err != nil {
-			seqpacket.CloseAll(t.received)
-			c.countOut(h.Op)
-		}
-	case h.Op == wire.OpCancel:
+		mine, err = t.start()
+	case t.header.Op == wire.OpCancel:
 		err = c.cancelRequests(t)
 	default:
-		err = c.answer(t, now)
+		c.server.short.Note(now)
+		t.answer()
 	}
 	if err != nil {
-		err, _ = codes.Ended(c.ctx, err)
-		c.replyError(&h, err, s)
+		t.end(nil, err)
 	}
 	return readOn, mine
-}
-
-// answer runs a short request. It sends the reply, or starts the wait of a request that must wait.
-// If it returns an error, the caller must answer with that error.
-func (c *conn) answer(t *task, now time.Time) error {
-	c.server.short.Note(now)
-	m, err := operations[t.header.Op].run(t)
-	switch {
-	case err != nil:
-	case t.rest != nil:
-		c.wait(t, now)
-	default:
-		c.reply(&t.header, m, descriptors(t.send), t.scratch)
-		c.took(t.header.Op, time.Since(now))
-	}
-	seqpacket.CloseAll(t.received)
-	closeFiles(t.send)
-	return err
 }
 
 // served reports whether the daemon supports op. Only a supported op may be used as an index into
@@ -226,7 +181,7 @@ func (c *conn) check(h *wire.Header, fds []int) error {
 func (c *conn) isInFlight(request uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.mu.jobs[request]; ok {
+	if _, ok := c.mu.inFlight[request]; ok {
 		return true
 	}
 	for w := range c.mu.cancels {

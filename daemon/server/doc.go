@@ -1,5 +1,5 @@
-// Package server serves the engine socket. It has the connections, the jobs created by their
-// requests, and the handler of each operation. Segments and checkpoints belong to package tiering.
+// Package server serves the engine socket. It has the connections, their requests, and the handler
+// of each operation. Segments and checkpoints belong to package tiering.
 // Access control of clients, error codes and views for operators have separate packages next to
 // this one.
 //
@@ -33,9 +33,14 @@
 //
 // The reader of a connection is the only goroutine that receives from it. A poller reads many
 // connections in turn. A connection has a dedicated reader until hello, at its end, and while few
-// connections make requests. The reader answers a short request itself. A long request becomes a
-// job. If a worker is free and the connection has no other job, the reader runs the job itself, and
-// another goroutine becomes the reader. Otherwise the job waits in the queue, where users and their
-// connections take turns. A job that waits for a disk, or for the client's stream, waits in a
-// separate goroutine and occupies no worker.
+// connections make requests. The reader answers a short request itself. Every other request is put
+// in flight: it is counted, it can be canceled, and it owns a copy of its body, a deadline and a
+// reservation of memory. A long request is a job. If a worker is free and the connection has no
+// other request in flight, the reader runs the job itself, and another goroutine becomes the
+// reader. Otherwise the job waits in the queue, where users and their connections take turns. A
+// request that waits for a disk, or for the client's stream, waits in a separate goroutine and
+// occupies no worker.
+//
+// task.go has the phases of a request and the table of permitted changes. One function ends a
+// request and releases what it owns, in whatever way it ends.
 package server

@@ -37,8 +37,8 @@ func longer(bytes int) func(*task) (bool, error) {
 }
 
 func (t *task) reserveIsLong() (bool, error) {
-	m := &t.scratch.reserve
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.ReserveRequest](t)
+	if err != nil {
 		return false, err
 	}
 	total := 0
@@ -49,10 +49,11 @@ func (t *task) reserveIsLong() (bool, error) {
 }
 
 func (t *task) reserve() (wire.Message, error) {
-	m, out := &t.scratch.reserve, &t.scratch.reserveReply
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.ReserveRequest](t)
+	if err != nil {
 		return nil, err
 	}
+	out := &t.scratch.reserveReply
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func (t *task) reserve() (wire.Message, error) {
 			return nil, t.undoReserve(r, err)
 		}
 		t.appendReserved(out, r, err)
-		t.place.GiveWay()
+		t.giveWay()
 	}
 	return out, nil
 }
@@ -126,7 +127,7 @@ func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
 		for i := 0; i < len(raw); i += 4 {
 			ids = append(ids, binary.LittleEndian.Uint32(raw[i:]))
 		}
-		t.place.GiveWay()
+		t.giveWay()
 	}
 	return ids, nil
 }
@@ -162,16 +163,16 @@ func (t *task) saveIsLong() (bool, error) {
 	if long := len(t.body) > longSave; long || !t.at.buffers {
 		return long, nil
 	}
-	m := &t.scratch.save
-	err := m.Decode(t.body)
+	m, err := decode[wire.SaveRequest](t)
 	return m.Buffered.Present, err
 }
 
 func (t *task) save() (wire.Message, error) {
-	m, out := &t.scratch.save, &t.scratch.reserveReply
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.SaveRequest](t)
+	if err != nil {
 		return nil, err
 	}
+	out := &t.scratch.reserveReply
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err
@@ -202,25 +203,26 @@ func (t *task) save() (wire.Message, error) {
 		if r.Durable != nil {
 			waits = append(waits, pendingLevel{i, r.Durable})
 		}
-		t.place.GiveWay()
+		t.giveWay()
 	}
 	if len(waits) > 0 {
-		t.rest = awaitSaved(out, waits)
+		// A copy, since the scratch is used for the next request.
+		out = &wire.ReserveReply{Codes: slices.Clone(out.Codes), Reservations: slices.Clone(out.Reservations), Bytes: slices.Clone(out.Bytes)}
+		t.rest = awaitDurable(out, nil, waits)
 		return nil, nil
 	}
 	return out, nil
 }
 
 func (t *task) commit() (wire.Message, error) {
-	m, out := &t.scratch.commit, &t.scratch.commitReply
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.CommitRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	if level := wire.Level(m.Level); !level.Known() {
 		return nil, codes.Refuse(wire.Invalid, "acknowledgement %v", level)
 	}
-	*out = wire.CommitReply{Codes: out.Codes[:0], Published: out.Published[:0], Levels: out.Levels[:0]}
-	digests := m.Digest
+	out, digests := &wire.CommitReply{}, m.Digest
 	var waits []pendingLevel
 	for i := range m.Reservations {
 		n := m.ChunkCount[i]
@@ -242,10 +244,10 @@ func (t *task) commit() (wire.Message, error) {
 		if got.Durable != nil {
 			waits = append(waits, pendingLevel{i, got.Durable})
 		}
-		t.place.GiveWay()
+		t.giveWay()
 	}
 	if len(waits) > 0 {
-		t.rest = awaitLevels(out, waits)
+		t.rest = awaitDurable(out, out.Levels, waits)
 		return nil, nil
 	}
 	return out, nil
@@ -268,10 +270,11 @@ func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got ti
 }
 
 func (t *task) abort() (wire.Message, error) {
-	m, out := &t.scratch.abort, &t.scratch.codes
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AbortRequest](t)
+	if err != nil {
 		return nil, err
 	}
+	out := &t.scratch.codes
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Reservations {
 		out.Codes = append(out.Codes, t.row(t.at.session.Abort(tier.ReservationID(id))))

@@ -38,19 +38,16 @@ func (s *Server) hold(uid uint32, bytes int64) error {
 // letGo releases memory reserved by hold.
 func (s *Server) letGo(uid uint32, bytes int64) { s.held.GiveBack(uid, bytes) }
 
-// holdTokens reserves memory for n token ids until the current job is answered. A request that is
-// not a job reserves nothing, since its number of ids is small.
+// holdTokens reserves memory for n token ids until the request is over. A request that is not a
+// running job reserves nothing, since its number of ids is small.
 func (t *task) holdTokens(n int) error {
-	if t.job == nil {
-		return nil
-	}
-	more := 4*int64(n) - t.job.tokenBytes
-	if more <= 0 {
+	more := 4*int64(n) - t.tokenBytes
+	if t.phase != running || more <= 0 {
 		return nil
 	}
 	if err := t.conn.server.hold(t.at.uid, more); err != nil {
 		return err
 	}
-	t.job.tokenBytes += more
+	t.tokenBytes += more
 	return nil
 }

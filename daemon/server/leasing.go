@@ -74,8 +74,8 @@ func (t *task) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, ti
 
 // acquireDevice leases segments on the device.
 func (t *task) acquireDevice() (wire.Message, error) {
-	m := &t.scratch.acquireDevice
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AcquireDeviceRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	l, id, tenant, err := t.scopeOnDevice(m.Profile)
@@ -102,8 +102,8 @@ func (t *task) acquireDevice() (wire.Message, error) {
 
 // loadDevice leases a checkpoint on the device.
 func (t *task) loadDevice() (wire.Message, error) {
-	m := &t.scratch.loadDevice
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.LoadDeviceRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	l, id, tenant, err := t.scopeOnDevice(m.Profile)
@@ -119,6 +119,6 @@ func (t *task) loadDevice() (wire.Message, error) {
 	}
 	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: ttl, Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash, Device: l.gpu.ID,
+		TTL: ttl, Digests: m.Digests != 0, Again: t.mayWait(), Hash: m.Hash, Device: l.gpu.ID,
 	})
 }

@@ -138,7 +138,7 @@ func (c *conn) happened(e event, cause error) {
 func (c *conn) checkLife(s state) {
 	broken := ""
 	c.mu.Lock()
-	jobs, cancels := len(c.mu.jobs), len(c.mu.cancels)
+	flying, cancels := len(c.mu.inFlight), len(c.mu.cancels)
 	c.mu.Unlock()
 	leases := 0
 	if a := c.attached.Load(); a != nil {
@@ -147,8 +147,8 @@ func (c *conn) checkLife(s state) {
 	switch {
 	case s.ending() && c.ctx.Err() == nil:
 		broken = "its context has not ended"
-	case s.told() && jobs+cancels > 0:
-		broken = fmt.Sprintf("%d jobs and %d cancellations are left", jobs, cancels)
+	case s.told() && flying+cancels > 0:
+		broken = fmt.Sprintf("%d requests and %d cancellations are left", flying, cancels)
 	case s.released() && leases > 0:
 		broken = fmt.Sprintf("%d leases are left", leases)
 	}

@@ -18,18 +18,6 @@ func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 	return id, tier.TenantID(t.header.Tenant), err
 }
 
-// matchQuery decodes a match request and returns its query.
-func (t *task) matchQuery() (q tiering.MatchQuery, err error) {
-	m := &t.scratch.match
-	if err := m.Decode(t.body); err != nil {
-		return q, err
-	}
-	if err := t.knowsPrimers(m.Primers.Present); err != nil {
-		return q, err
-	}
-	return t.lookupQuery(m.Profile, m.Accept, m.Positions, m.Prefixes, m.Keys, m.Primers.Others)
-}
-
 // lookupQuery returns the store's query for a lookup of a prompt by this connection.
 func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, prefixes, keys, others [][32]byte) (q tiering.MatchQuery, err error) {
 	q = tiering.MatchQuery{
@@ -43,13 +31,19 @@ func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, p
 }
 
 func (t *task) match() (wire.Message, error) {
-	s := t.scratch
-	m, r, out := &s.match, &s.matchResult, &s.matchReply
-	q, err := t.matchQuery()
+	r, out := &t.scratch.matchResult, &t.scratch.matchReply
+	m, err := decode[wire.MatchRequest](t)
 	if err != nil {
 		return nil, err
 	}
-	off, waits, err := t.lookUp(&q, (*task).matchQuery, (*task).match)
+	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+		return nil, err
+	}
+	q, err := t.lookupQuery(m.Profile, m.Accept, m.Positions, m.Prefixes, m.Keys, m.Primers.Others)
+	if err != nil {
+		return nil, err
+	}
+	off, waits, err := t.lookUp(&q)
 	if err != nil || waits {
 		return nil, err
 	}
@@ -72,7 +66,7 @@ func (t *task) match() (wire.Message, error) {
 		}
 	}
 	if m.Known.Present {
-		if err := t.findKnown(out, off); err != nil {
+		if err := t.findKnown(m, out, off); err != nil {
 			return nil, err // the client receives no part of the answer
 		}
 	}
@@ -96,29 +90,28 @@ func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 	return nil
 }
 
-// mayLearn reports whether a match should do a remote lookup first. That helps for a while after a
-// start, when the hints in memory are incomplete. A match that runs as a job is answered without a
-// remote lookup.
-func (t *task) mayLearn(q *tiering.MatchQuery) bool {
-	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
-}
-
 // lookUp looks a prompt up in the store. The result off reports that splicing is switched off for
 // the profile; all segments are then misses. The result waits reports that a remote lookup of the
-// prompt must come first. In that case lookUp has set t.rest to a continuation, which uses the
-// functions query and again: query decodes the request before the remote lookup, and again answers
-// it afterwards.
-func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) (off, waits bool, err error) {
-	keys, r := len(q.Keys), &t.scratch.matchResult
+// prompt must come first. In that case the operation runs again, as its own continuation.
+//
+// A remote lookup helps for a while after a start, when the hints in memory are incomplete. A match
+// that runs as a job is answered without it.
+func (t *task) lookUp(q *tiering.MatchQuery) (off, waits bool, err error) {
+	store, keys, r := t.conn.server.store, len(q.Keys), &t.scratch.matchResult
+	switch {
+	case t.phase == waiting:
+		ctx, stop := t.patience(0)
+		store.Learn(ctx, q)
+		stop()
+	case t.phase == received && !q.Local && store.Learning() && t.mayWait():
+		t.rest = t.op.run
+		return false, true, nil
+	}
 	if off = t.switchedOff(q.Profile); off {
 		q.Accept &^= tier.Spliced
 		q.Keys, q.Others = nil, nil
 	}
-	if t.mayLearn(q) {
-		t.rest = learnFirst(t.body, query, again)
-		return off, true, nil
-	}
-	if err := t.conn.server.store.Match(q, r); err != nil || !off {
+	if err := store.Match(q, r); err != nil || !off {
 		return off, false, err
 	}
 	t.conn.server.canary.Withhold(keys)
@@ -126,24 +119,6 @@ func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQue
 		r.Segments = append(r.Segments, tiering.SegmentStatus{Status: tier.StatusMiss, Reason: tier.Reason(wire.ReasonOff)})
 	}
 	return off, false, nil
-}
-
-// learnFirst returns a continuation that decodes a request with the function query and does its
-// remote lookup. The function in the parameter again then answers the request. learnFirst copies
-// body, which is in the reader's memory.
-func learnFirst(body []byte, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) rest {
-	body = slices.Clone(body)
-	return func(t *task) (wire.Message, error) {
-		t.body, t.learned = body, true
-		q, err := query(t)
-		if err != nil {
-			return nil, err
-		}
-		ctx, stop := t.patience(0)
-		defer stop()
-		t.conn.server.store.Learn(ctx, &q)
-		return again(t)
-	}
 }
 
 // acquireRowBytes is the size in bytes of a row without its extents and digests. acquireFixed is
@@ -182,9 +157,8 @@ func (t *task) lifeOf(ms uint32) (time.Duration, error) {
 }
 
 func (t *task) acquire() (wire.Message, error) {
-	s := t.scratch
-	m := &s.acquire
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.AcquireRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	if m.Reserved != 0 {
@@ -214,9 +188,9 @@ func (t *task) acquire() (wire.Message, error) {
 // returns no reply and sets t.rest to a continuation that waits for the promotions.
 func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	s := t.scratch
-	may := !q.atOnce && t.conn.mayWait() // stays true, since only this goroutine starts waits
-	if q.All && may && q.needsWait(t.conn.server.store) {
-		t.rest = awaitTogether(*q)
+	may := !q.atOnce && t.mayWait()
+	if q.All && may && q.needsWait(t.conn.server.store) { // no row is leased before all can be
+		t.rest = awaitAcquire(*q, slices.Repeat([]tiering.Acquired{{Promoting: true}}, len(q.Keys)))
 		return nil, nil
 	}
 	q.Again = !q.All && may
@@ -305,10 +279,11 @@ func (t *task) giveBack(lease tier.LeaseID) {
 // release releases slots and leases of the store. Both have ids from one sequence, so that an id
 // names at most one of them.
 func (t *task) release() (wire.Message, error) {
-	m, out := &t.scratch.ids, &t.scratch.codes
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.ReleaseRequest](t)
+	if err != nil {
 		return nil, err
 	}
+	out := &t.scratch.codes
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Leases {
 		out.Codes = append(out.Codes, t.row(t.releaseOne(id)))
@@ -327,8 +302,8 @@ func (t *task) releaseOne(id uint64) error {
 }
 
 func (t *task) load() (wire.Message, error) {
-	m := &t.scratch.load
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.LoadRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)
@@ -344,7 +319,7 @@ func (t *task) load() (wire.Message, error) {
 	}
 	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
 		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: ttl, Digests: m.Digests != 0, Again: t.conn.mayWait(), Hash: m.Hash,
+		TTL: ttl, Digests: m.Digests != 0, Again: t.mayWait(), Hash: m.Hash,
 	})
 }
 
@@ -442,8 +417,8 @@ func (t *task) matchIsLong() (bool, error) {
 	if long := len(t.body) > longLookup; long || !t.at.known {
 		return long, nil
 	}
-	m := &t.scratch.match
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.MatchRequest](t)
+	if err != nil {
 		return false, err
 	}
 	return m.Known.Present && m.Prompt.Tokens > longKnown, nil
@@ -478,8 +453,8 @@ func noneKnown(m *wire.MatchKnown) wire.MatchKnown {
 
 // findKnown searches the prompt for known segments and fills the reply's section known. The prefix
 // lookup comes first, since the search begins after the prefix.
-func (t *task) findKnown(out *wire.MatchReply, off bool) error {
-	m, k := &t.scratch.match, &t.scratch.known
+func (t *task) findKnown(m *wire.MatchRequest, out *wire.MatchReply, off bool) error {
+	k := &t.scratch.known
 	q, err := t.knownQuery(m)
 	if err != nil {
 		return err
@@ -540,6 +515,6 @@ func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 	return &tiering.KnownQuery{
 		Profile: tier.ProfileID(m.Profile), Tenant: tier.TenantID(t.header.Tenant), Begin: int(ask.Begin), SeamTokens: int(ask.SeamTokens),
 		Primer: primers.Primer, PrimedFrom: int(primers.PrimedFrom), Either: primers.Either != 0,
-		Most: wire.MaxKeys, Device: t.at.reads(), Pause: t.place.GiveWay,
+		Most: wire.MaxKeys, Device: t.at.reads(), Pause: t.giveWay,
 	}, nil
 }

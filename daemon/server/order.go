@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/codes"
@@ -37,8 +36,8 @@ func (x *turn) wait(ctx context.Context) error {
 // order releases leases once the client's stream has passed a point. It waits on the host, in a
 // separate goroutine, and does not block a stream.
 func (t *task) order() (wire.Message, error) {
-	m := &t.scratch.order
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.OrderRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	l, err := t.attachedDevice()
@@ -47,7 +46,7 @@ func (t *task) order() (wire.Message, error) {
 		return nil, err
 	case m.After >= order.Released || m.Signal >= order.Released:
 		return nil, codes.Refuse(wire.Invalid, "after %d, signal %d: numbers are below %d", m.After, m.Signal, order.Released)
-	case !t.conn.mayWait():
+	case !t.mayWait():
 		return nil, codes.Refuse(wire.Busy, "%d requests are in flight, the maximum of a connection", t.conn.server.config.MaxInFlight)
 	}
 	own := &turn{ended: make(chan struct{})}
@@ -55,25 +54,23 @@ func (t *task) order() (wire.Message, error) {
 	before := l.mu.last
 	l.mu.last = own
 	l.mu.Unlock()
-	t.rest = l.inTurn(own, before, wire.OrderRequest{After: m.After, Signal: m.Signal, Leases: slices.Clone(m.Leases)})
-	return nil, nil
-}
-
-// inTurn returns the continuation of an order request. Every continuation runs, so own.ended is
-// always closed.
-func (l *attachedGPU) inTurn(own, before *turn, m wire.OrderRequest) rest {
-	return func(t *task) (wire.Message, error) {
-		defer close(own.ended)
+	t.rest = func(t *task) (wire.Message, error) {
+		defer close(own.ended) // always, since every continuation runs
 		if err := before.wait(t.ctx); err != nil {
 			own.before = before
 			return nil, err
 		}
-		return t.ordered(l, &m)
+		return t.ordered(l)
 	}
+	return nil, nil
 }
 
 // ordered waits for the client's number, releases the leases, and writes the daemon's number.
-func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, error) {
+func (t *task) ordered(l *attachedGPU) (wire.Message, error) {
+	m, err := decode[wire.OrderRequest](t)
+	if err != nil {
+		return nil, err
+	}
 	if m.Signal != 0 && m.Signal <= l.signalled {
 		return nil, codes.Refuse(wire.Invalid, "signal %d after %d", m.Signal, l.signalled)
 	}

@@ -34,8 +34,8 @@ func totalTokens(list []uint32) (total uint64) {
 
 // planIsLong has the same limits as reserveIsLong, since the keys are computed again here too.
 func (t *task) planIsLong() (bool, error) {
-	m := &t.scratch.plan
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.PlanRequest](t)
+	if err != nil {
 		return false, err
 	}
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
@@ -44,8 +44,8 @@ func (t *task) planIsLong() (bool, error) {
 // planSegments decodes the segments of a plan request. Its continuation asks other nodes, so that
 // no worker is occupied meanwhile.
 func (t *task) planSegments() (wire.Message, error) {
-	m := &t.scratch.plan
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.PlanRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)
@@ -61,7 +61,7 @@ func (t *task) planSegments() (wire.Message, error) {
 		return nil, codes.Refuse(wire.Invalid, "pieces %d", m.Pieces)
 	case total > wire.MaxPrompt:
 		return nil, codes.Refuse(wire.Invalid, "tokens: plan of %d tokens, at most %d", total, wire.MaxPrompt)
-	case t.job == nil && !t.conn.mayWait():
+	case !t.mayWait():
 		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}
 	ids, err := t.stagedTokens(m.TokenOff, int(total))
@@ -125,8 +125,8 @@ func micros(d time.Duration) uint32 { return uint32(min(max(d.Microseconds(), 0)
 
 // watch waits for rows of a plan, or for jobs of a worker, without occupying a worker of the queue.
 func (t *task) watch() (wire.Message, error) {
-	m := &wire.WatchRequest{}
-	if err := m.Decode(t.body); err != nil {
+	m, err := decode[wire.WatchRequest](t)
+	if err != nil {
 		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)
@@ -147,11 +147,15 @@ func (t *task) watch() (wire.Message, error) {
 		return nil, codes.Refuse(wire.Invalid, "%d jobs at once, 1 to %d", m.Jobs, wire.MaxWorkerJobs)
 	case m.Plan == 0 && m.End == 0 && !t.conn.server.work.Allows(tenant):
 		return nil, codes.Refuse(wire.Denied, "watch: tenant %s takes no jobs: `parallel: true` is not set for it in the tenants file", t.conn.server.TenantName(tenant))
-	case !t.conn.mayWait():
+	case !t.mayWait():
 		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}
 	scope := t.workScope(id, tenant)
 	t.rest = func(t *task) (wire.Message, error) {
+		m, err := decode[wire.WatchRequest](t)
+		if err != nil {
+			return nil, err
+		}
 		left := time.Until(t.deadline)
 		wait := min(milliseconds(m.WaitMs), left-left/8)
 		if m.Plan != 0 {

@@ -53,7 +53,7 @@ func (t *task) report() (wire.Message, error) {
 		return reply, nil
 	}
 	// A client that receives off 1 may rely on it, even after a crash of the daemon.
-	if !t.conn.mayWait() {
+	if !t.mayWait() {
 		return nil, codes.Refuse(wire.Busy, "in force, but not saved yet: too many requests are waiting")
 	}
 	t.rest = func(t *task) (wire.Message, error) {

@@ -72,11 +72,11 @@ type Server struct {
 	title   string
 	tenants tiering.Tenants
 	tokens  atomic.Pointer[tokens]
-	queue   *queue.Queue[*job]
+	queue   *queue.Queue[*task]
 	// deviceQueues has one queue per opened device, for requests that may wait for the device's
 	// driver. The number of jobs that run at once is limited for each of them and for the field
 	// queue separately.
-	deviceQueues []*queue.Queue[*job]
+	deviceQueues []*queue.Queue[*task]
 	short        queue.LastShort
 	watcher      *socket.Watcher
 	pollers      []*poller
@@ -90,8 +90,8 @@ type Server struct {
 	descriptors  budget.Descriptors
 	places       *budget.Places // places for profiles
 
-	busy     atomic.Int64  // jobs in flight
-	waiting  atomic.Int64  // jobs that wait without a worker, for a disk or a stream
+	busy     atomic.Int64  // requests in flight
+	waiting  atomic.Int64  // of these, those that wait without a worker, for a disk or a stream
 	stopping atomic.Bool   // new work is refused
 	draining atomic.Bool   // new clients and fills are refused
 	idle     chan struct{} // capacity 1: receives when busy reaches 0 while stopping
@@ -118,8 +118,8 @@ func (s *Server) queued() (n int) {
 }
 
 // queues returns all queues, beginning with the queue of the host.
-func (s *Server) queues() []*queue.Queue[*job] {
-	return append([]*queue.Queue[*job]{s.queue}, s.deviceQueues...)
+func (s *Server) queues() []*queue.Queue[*task] {
+	return append([]*queue.Queue[*task]{s.queue}, s.deviceQueues...)
 }
 
 // New creates a server. It starts nothing.
@@ -133,9 +133,9 @@ func New(o Options) (*Server, error) {
 		held:   budget.NewBytes("memory of requests", max(leastRequests, int64(o.Config.ConnectionMemory)/requestShare), 0),
 	}
 	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
-	s.queue = queue.New[*job](o.Config.Workers, &s.short, func() { s.polling.Go(s.Work) })
+	s.queue = queue.New[*task](o.Config.Workers, &s.short, func() { s.polling.Go(s.Work) })
 	for _, g := range o.GPUs.Opened() {
-		s.deviceQueues = append(s.deviceQueues, queue.New[*job](o.Config.Workers, &s.short, func() {
+		s.deviceQueues = append(s.deviceQueues, queue.New[*task](o.Config.Workers, &s.short, func() {
 			s.polling.Go(func() { s.WorkOnDevice(g.ID) })
 		}))
 	}
@@ -342,8 +342,9 @@ func (s *Server) deadline(h *wire.Header) time.Duration {
 	return min(time.Duration(h.Deadline)*time.Microsecond, s.config.MaxRequestTimeout)
 }
 
-// jobDone counts a finished job. If it was the last one of a stopping server, it wakes Stop.
-func (s *Server) jobDone() {
+// landed counts a request that is not in flight any more. If it was the last one of a stopping
+// server, it wakes Stop.
+func (s *Server) landed() {
 	if s.busy.Add(-1) == 0 && s.stopping.Load() {
 		select {
 		case s.idle <- struct{}{}:

@@ -27,7 +27,7 @@ import (
 func newTestServer(t testing.TB) *Server {
 	t.Helper()
 	config := settings.Default()
-	config.Workers = 1
+	config.Workers, config.ConnectionMemory, config.Staging, config.Slots = 1, 16*settings.MiB, settings.MiB, settings.MiB
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	tenants := []tiering.Tenant{{ID: 1, Name: settings.DefaultTenant}}
 	store, err := tiering.Open(tiering.Config{Device: device, PublicBytes: 1 << 20, PrivateBytes: 1 << 20, PageBytes: 4 << 10, Tenants: tenants})
@@ -89,7 +89,8 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 	must(t, err)
 	x := &scratch{}
 	if n := testing.AllocsPerRun(200, func() {
-		k := task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: x}
+		k := &x.task
+		*k = task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: x}
 		m, err := k.match()
 		if err == nil {
 			x.out, err = wire.AppendFrame(x.out[:0], &header, m)

@@ -1,0 +1,336 @@
+package server
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
+	"github.com/spliced-kv/spliced/daemon/codes"
+)
+
+func TestPhasesFollowEachOtherAsPermitted(t *testing.T) {
+	follow := map[phase][]phase{
+		received: {queued, running, waiting, over},
+		queued:   {running, over},
+		running:  {waiting, over},
+		waiting:  {over},
+		over:     nil,
+	}
+	for from := range phases {
+		for to := range phases {
+			if got, want := permitted[from][to], slices.Contains(follow[from], to); got != want {
+				t.Errorf("%v after %v: permitted %v, want %v", to, from, got, want)
+			}
+			if permitted[from][to] {
+				continue
+			}
+			k := task{phase: from}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("a request that is %v became %v", from, to)
+					}
+				}()
+				k.move(to)
+			}()
+			if k.phase != from {
+				t.Errorf("a request that was %v is %v after a move that is not permitted", from, k.phase)
+			}
+		}
+	}
+}
+
+// effect is what the operation of a test's request does.
+type effect func(*task) (wire.Message, error)
+
+// requester makes requests on one connection. The test is the reader of the connection.
+type requester struct {
+	*testing.T
+	s      *Server
+	c      *conn
+	client *seqpacket.Conn
+	last   uint64
+	open   chan struct{} // closed when blocked requests may go on
+	pipes  []int         // for each request, the end of a pipe whose other end the request owns
+	files  []*os.File    // files that the requests send
+
+	mu      sync.Mutex
+	effects map[uint64]effect
+}
+
+func newRequester(t *testing.T) *requester {
+	s := newTestServer(t)
+	c, client := dial(t, s)
+	r := &requester{T: t, s: s, c: c, client: client, open: make(chan struct{}), effects: map[uint64]effect{}}
+	client.AllowDescriptors(3)
+	frame, err := wire.AppendFrame(nil, &wire.Header{Version: wire.Version, Kind: wire.Request, Op: wire.OpHello, Request: 1},
+		&wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: "test", Tenants: []wire.TenantName{{}}})
+	must(t, err)
+	must(t, client.Send(frame, nil))
+	r.expect(wire.OK)
+	for c.attached.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	usual := operations[wire.OpRegisterDevice]
+	t.Cleanup(func() { operations[wire.OpRegisterDevice] = usual })
+	operations[wire.OpRegisterDevice].run = func(k *task) (wire.Message, error) {
+		r.mu.Lock()
+		do := r.effects[k.header.Request]
+		r.mu.Unlock()
+		f, err := os.Open(os.DevNull)
+		must(t, err)
+		k.send = append(k.send, f)
+		r.mu.Lock()
+		r.files = append(r.files, f)
+		r.mu.Unlock()
+		return do(k)
+	}
+	return r
+}
+
+// ask makes a request, which is answered by the reader unless it is long, and returns its id.
+func (r *requester) ask(long bool, deadline time.Duration, do effect) uint64 {
+	r.Helper()
+	r.last++
+	id := r.last + 100
+	r.mu.Lock()
+	r.effects[id] = do
+	r.mu.Unlock()
+	operations[wire.OpRegisterDevice].long = nil
+	if long {
+		operations[wire.OpRegisterDevice].long = (*task).registerIsLong
+	}
+	var pipe [2]int
+	must(r, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
+	r.pipes = append(r.pipes, pipe[1])
+	h := wire.Header{Op: wire.OpRegisterDevice, Request: id, Tenant: 1, Deadline: uint32(deadline / time.Microsecond)}
+	r.handle(&h, &wire.StatsRequest{}, pipe[0])
+	return id
+}
+
+func (r *requester) handle(h *wire.Header, m wire.Message, fds ...int) {
+	r.Helper()
+	h.Version, h.Kind, h.Epoch = wire.Version, wire.Request, r.s.epoch
+	frame, err := wire.AppendFrame(nil, h, m)
+	must(r, err)
+	_, mine := r.c.handle(frame, fds, time.Now(), &scratch{})
+	clear(frame) // the reader receives the next one
+	if mine != nil {
+		r.s.polling.Go(func() { mine.run(&scratch{}, time.Now()) })
+	}
+}
+
+func (r *requester) cancel(ids ...uint64) {
+	r.Helper()
+	r.handle(&wire.Header{Op: wire.OpCancel, Request: 1000}, &wire.CancelRequest{Requests: ids})
+}
+
+// expect reads as many replies as there are codes, in any order.
+func (r *requester) expect(want ...wire.Code) {
+	r.Helper()
+	var got []wire.Code
+	text := ""
+	buf := make([]byte, wire.MaxFrame)
+	for range want {
+		n, fds, err := r.client.Recv(buf)
+		must(r, err)
+		seqpacket.CloseAll(fds)
+		h, body, err := wire.ParseHeader(buf[:n])
+		must(r, err)
+		if got = append(got, h.Code); h.Code != wire.OK {
+			text = wire.ErrorText(body)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		r.Fatalf("answered %v, want %v: %s", got, want, text)
+	}
+}
+
+func (r *requester) answers(*task) (wire.Message, error) { return &wire.CodesReply{}, nil }
+
+func (r *requester) refuses(*task) (wire.Message, error) {
+	return nil, codes.Refuse(wire.Invalid, "no")
+}
+
+func (r *requester) blocks(k *task) (wire.Message, error) {
+	select {
+	case <-r.open:
+		return &wire.CodesReply{}, nil
+	case <-k.ctx.Done():
+		return nil, k.ctx.Err()
+	}
+}
+
+func (r *requester) waits(k *task) (wire.Message, error) {
+	k.rest = r.blocks
+	return nil, nil
+}
+
+// is waits until a number of requests are in flight, of which some are queued and some wait.
+func (r *requester) is(flying, queued, waiting int) {
+	r.Helper()
+	for range 10_000 {
+		if l := r.s.Load(); l.InFlight == flying && l.Queued == queued && l.Waiting == waiting {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.Fatalf("%+v, want %d in flight, %d queued, %d waiting", r.s.Load(), flying, queued, waiting)
+}
+
+// released fails the test if requests have left anything behind.
+func (r *requester) released() {
+	r.Helper()
+	r.is(0, 0, 0)
+	r.c.work.Wait()
+	for i, fd := range r.pipes {
+		if _, err := unix.Write(fd, []byte{0}); !errors.Is(err, unix.EPIPE) {
+			r.Errorf("request %d: its descriptor is open: %v", i, err)
+		}
+		unix.Close(fd)
+	}
+	for i, f := range r.files {
+		if err := f.Close(); !errors.Is(err, os.ErrClosed) {
+			r.Errorf("request %d: the file that it sent is open", i)
+		}
+	}
+	if n := r.c.flying.Load(); n != 0 {
+		r.Errorf("%d requests are counted on the connection", n)
+	}
+	if n := r.s.held.Used(); n != 0 {
+		r.Errorf("%d bytes of requests", n)
+	}
+	if n := r.c.attached.Load().registering.Load(); n != 0 {
+		r.Errorf("%d requests are counted as registering", n)
+	}
+	if left := len(r.c.mu.inFlight) + len(r.c.mu.cancels); left != 0 {
+		r.Errorf("%d requests and cancellations are listed", left)
+	}
+}
+
+// In whatever way a request ends, everything that it held is released, once.
+func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
+	const long, short = true, false
+	for name, test := range map[string]func(*requester){
+		"answered": func(r *requester) {
+			r.ask(short, 0, r.answers)
+			r.expect(wire.OK)
+			r.ask(long, 0, r.answers)
+			r.expect(wire.OK)
+		},
+		"refused": func(r *requester) {
+			r.ask(short, 0, r.refuses)
+			r.expect(wire.Invalid)
+			r.ask(long, 0, r.refuses)
+			r.expect(wire.Invalid)
+		},
+		"answered by its continuation": func(r *requester) {
+			r.ask(short, 0, r.waits)
+			r.ask(long, 0, r.waits)
+			r.is(2, 0, 2)
+			close(r.open)
+			r.expect(wire.OK, wire.OK)
+		},
+		"refused by its continuation": func(r *requester) {
+			r.ask(short, 0, func(k *task) (wire.Message, error) { k.rest = r.refuses; return nil, nil })
+			r.expect(wire.Invalid)
+		},
+		"one of too many": func(r *requester) {
+			for range registersAtOnce + 1 {
+				r.ask(long, 0, r.blocks)
+			}
+			r.expect(wire.Busy)
+			r.is(registersAtOnce, registersAtOnce-1, 0)
+			close(r.open)
+			r.expect(slices.Repeat([]wire.Code{wire.OK}, registersAtOnce)...)
+		},
+		"no room in flight": func(r *requester) {
+			r.s.config.MaxInFlight = 1
+			r.ask(long, 0, r.blocks)
+			r.ask(long, 0, r.blocks)
+			r.expect(wire.Busy)
+			close(r.open)
+			r.expect(wire.OK)
+		},
+		"late": func(r *requester) {
+			r.ask(long, 0, r.blocks)
+			r.ask(long, time.Millisecond, r.answers) // in the queue
+			r.ask(short, time.Millisecond, r.waits)  // in its continuation
+			r.ask(long, time.Microsecond, r.answers) // before it was queued
+			r.expect(wire.Late, wire.Late, wire.Late)
+			r.is(1, 0, 0)
+			close(r.open)
+			r.expect(wire.OK)
+		},
+		"canceled": func(r *requester) {
+			ids := []uint64{r.ask(long, 0, r.blocks), r.ask(long, 0, r.answers), r.ask(short, 0, r.waits), 7}
+			r.is(3, 1, 1)
+			r.cancel(ids...)
+			r.expect(wire.Canceled, wire.Canceled, wire.Canceled, wire.OK)
+		},
+		"its connection is dropped": func(r *requester) { r.ended(func() { r.c.drop(errPeerLeft) }) },
+		"the daemon stops":          func(r *requester) { r.ended(func() { r.c.leave(errStopping) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRequester(t)
+			test(r)
+			r.released()
+			r.client.Close()
+			r.c.end()
+			r.s.queue.Close()
+			r.s.polling.Wait()
+		})
+	}
+}
+
+// ended ends the connection while one request runs, one is queued and two wait. None is answered.
+func (r *requester) ended(end func()) {
+	r.Helper()
+	r.ask(true, 0, r.waits)
+	r.is(1, 0, 1)
+	r.ask(true, 0, r.blocks)
+	r.is(2, 0, 1)
+	r.ask(true, 0, r.answers)
+	r.ask(false, 0, r.waits)
+	r.is(4, 1, 2)
+	end()
+	if _, _, err := r.client.Recv(make([]byte, wire.MaxFrame)); !errors.Is(err, seqpacket.ErrClosed) {
+		r.Errorf("after the end the client reads: %v", err)
+	}
+}
+
+// The reader's memory is used for the next frame while a request is in flight.
+func TestARequestInFlightOwnsItsBody(t *testing.T) {
+	r := newRequester(t)
+	body := (&wire.WatchRequest{Jobs: 1, Declined: []uint64{3, 4}}).Append(nil)
+	k := &task{conn: r.c, at: r.c.attached.Load(), arrived: time.Now(), body: body, scratch: &scratch{}}
+	k.header = wire.Header{Op: wire.OpWatch, Request: 2}
+	_, err := decode[wire.WatchRequest](k)
+	must(t, err)
+	got := make(chan []uint64)
+	k.rest = func(k *task) (wire.Message, error) {
+		<-r.open
+		m, err := decode[wire.WatchRequest](k)
+		got <- m.Declined
+		return &wire.WatchReply{}, err
+	}
+	k.wait()
+	clear(body)
+	close(r.open)
+	if declined := <-got; !slices.Equal(declined, []uint64{3, 4}) {
+		t.Errorf("declined %d", declined)
+	}
+	r.expect(wire.OK)
+	r.released()
+	r.client.Close()
+	r.c.end()
+}
