@@ -241,12 +241,6 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	if d.events != nil {
 		start("KV events", func() error { return d.events.Run(ctx) })
 	}
-	for range d.config.Workers {
-		parts.Go(d.server.Work)
-		for _, g := range d.gpus.Opened() {
-			parts.Go(func() { d.server.WorkOnDevice(g.ID) })
-		}
-	}
 	var accepting sync.WaitGroup
 	allow := d.socket.NewAllowList(d.config.AllowUIDs, d.config.AllowGIDs)
 	accepting.Go(func() { d.socket.Guard(ctx, d.log) })

@@ -54,8 +54,7 @@
 // being opened; device; disk tier (its directory is not accessed yet); the GPUs, all concurrently;
 // store and its arenas; watcher; the socket (bind, listen). Then the parts run. First is the disk
 // tier; the start waits briefly until the tier is open and the switched-off profiles are read. Then
-// come watcher, the store's run and workers, accept, and the guard of the socket's path. Then the
-// node is ready.
+// come watcher, the store's run, accept, and the guard of the socket's path. Then the node is ready.
 //
 // Stop begins when Run's context ends or a part fails. The node becomes not ready. The listener is
 // closed and its path removed, if that path is still the daemon's own. New requests are answered

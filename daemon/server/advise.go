@@ -42,8 +42,8 @@ func (t *task) advise() (wire.Message, error) {
 	if m.Record > 1 || m.Tokens > profile.MaxTokens {
 		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, at most %d", m.Record, m.Tokens, profile.MaxTokens)
 	}
-	if m.Measured.Present && !t.at.splices {
-		return nil, codes.Refuse(wire.Invalid, "measured: the connection has not asked for that feature")
+	if err := t.needs(wire.FeatureSplices, m.Measured.Present, "measured"); err != nil {
+		return nil, err
 	}
 	reply := &s.adviseReply
 	if reply.Match.Present = m.Match.Present; m.Match.Present {
@@ -70,7 +70,7 @@ func (t *task) advise() (wire.Message, error) {
 		return nil, err
 	}
 	adviseReply(reply, &s.advice)
-	reply.Splice = wire.AdviseSplice{Present: t.at.splices, Segments: uint32(s.advice.Choice.Segments)}
+	reply.Splice = wire.AdviseSplice{Present: t.at.has(wire.FeatureSplices), Segments: uint32(s.advice.Choice.Segments)}
 	reply.Loss = loss
 	return reply, nil
 }
@@ -84,13 +84,13 @@ const (
 // lookupOf returns the lookup in the section match of an advise request.
 func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error) {
 	l := &m.Match
-	if !t.at.lookup {
+	if !t.at.has(wire.FeatureLookup) {
 		return q, codes.Refuse(wire.Invalid, "match: the connection has not asked for the feature lookup")
 	}
 	if len(l.Keys) != len(m.SegmentBegin) {
 		return q, codes.Refuse(wire.Invalid, "match: %d keys for %d segments", len(l.Keys), len(m.SegmentBegin))
 	}
-	if err := t.knowsPrimers(len(l.Others) > 0); err != nil {
+	if err := t.needs(wire.FeaturePrimers, len(l.Others) > 0, "primers"); err != nil {
 		return q, err
 	}
 	return t.lookupQuery(m.Profile, l.Accept, l.Positions, l.Prefixes, l.Keys, l.Others)
@@ -171,7 +171,7 @@ func allPrimed(primed []uint8, rows []tiering.SegmentStatus) bool {
 // states no limit.
 func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.AdviseLoss, _ error) {
 	l := &m.Limit
-	if err := t.knowsLosses(l.Present); err != nil || !l.Present {
+	if err := t.needs(wire.FeatureLosses, l.Present, "losses"); err != nil || !l.Present {
 		return none, err
 	}
 	if !canary.ValidLoss(l.MaxLoss) || l.Primed > 1 || l.Refreshed > 1 {

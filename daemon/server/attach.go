@@ -49,26 +49,16 @@ func (s *Server) features() uint64 {
 // attachment is the state that hello and profile requests add to a connection.
 type attachment struct {
 	// Fixed after hello.
-	id      uint64 // of the connection
-	uid     uint32
-	client  string
-	tenants []uint32
-	names   []string
-	session *tiering.Session
-	slots   *slots.Slots
-	staging gpuipc.Region
-	crc32   bool // commits have CRC-32 digests
-	device  bool // may use the device operations
-	known   bool // may ask which known segments a prompt contains
-	peers   bool // receives estimates in replies of match
-	rows    bool // accepts checkpoints as rows
-	packed  bool // reads segments with packed parts
-	buffers bool // may save rows from a buffer
-	splices bool // reports measured walks, and receives the extent of a splice
-	primers bool // names primers
-	losses  bool // reports and limits losses
-	lookup  bool // asks for advice and a match at once
-	trial   bool // is the trial client, which tests the daemon
+	uid      uint32
+	client   string
+	tenants  []uint32
+	names    []string
+	holders  budget.Holders // for whom its profiles count
+	session  *tiering.Session
+	slots    *slots.Slots
+	staging  gpuipc.Region
+	features uint64 // protocol features that hello has agreed on
+	trial    bool   // is the trial client, which tests the daemon
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -85,6 +75,17 @@ type attachment struct {
 		sync.Mutex
 		bindings []binding
 	}
+}
+
+// has reports whether the connection uses a feature of the protocol.
+func (a *attachment) has(feature uint64) bool { return a.features&feature != 0 }
+
+// needs refuses a section of a request if the connection does not use the section's feature.
+func (t *task) needs(feature uint64, present bool, section string) error {
+	if present && !t.at.has(feature) {
+		return codes.Refuse(wire.Invalid, "%s: the connection has not asked for that feature", section)
+	}
+	return nil
 }
 
 // binding is one profile request. Its memory id is its index plus 1.
@@ -113,10 +114,7 @@ func (t *task) hello() (wire.Message, error) {
 		MaxFrame:   wire.MaxFrame, MaxInFlight: uint32(s.config.MaxInFlight), Server: s.title,
 	}
 	a := &attachment{
-		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
-		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
-		rows: reply.Features&wire.FeatureRows != 0, packed: reply.Features&wire.FeaturePacked != 0, buffers: reply.Features&wire.FeatureBuffered != 0, splices: reply.Features&wire.FeatureSplices != 0,
-		primers: reply.Features&wire.FeaturePrimers != 0, losses: reply.Features&wire.FeatureLosses != 0, lookup: reply.Features&wire.FeatureLookup != 0, trial: m.Client == profile.TrialClient,
+		uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), features: reply.Features, trial: m.Client == profile.TrialClient,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)
@@ -128,6 +126,7 @@ func (t *task) hello() (wire.Message, error) {
 		a.names = append(a.names, granted.Name)
 		reply.Tenants = append(reply.Tenants, wire.TenantGrant{ID: uint32(granted.ID), Salt: granted.Salt})
 	}
+	a.holders = budget.HoldersOf(c.id, a.uid, a.tenants)
 	if err := a.open(s, c.id, &m); err != nil {
 		return nil, err
 	}
@@ -138,7 +137,7 @@ func (t *task) hello() (wire.Message, error) {
 		a.closeShared(s, false)
 		return nil, err
 	}
-	if a.device {
+	if a.has(wire.FeatureDevice) {
 		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame, which may carry descriptors
 	}
 	of := queue.User{UID: a.uid}
@@ -230,7 +229,7 @@ func (t *task) exportAll(a *attachment) error {
 func (a *attachment) close(s *Server) {
 	for i := range a.mu.bindings {
 		b := &a.mu.bindings[i]
-		s.releaseProfile(budget.HoldersOf(a.id, a.uid, a.tenants), b)
+		s.releaseProfile(a.holders, b)
 		if b.memory != nil {
 			a.trouble(s, s.unmap(a, b.memory.Region))
 		}
@@ -290,7 +289,7 @@ func (t *task) profile() (wire.Message, error) {
 	if err := checkSizes(p, m); err != nil {
 		return nil, err
 	}
-	if p.MaxError() > 0 && !t.at.packed {
+	if p.MaxError() > 0 && !t.at.has(wire.FeaturePacked) {
 		return nil, codes.Refuse(wire.Unsupported, "a tolerance of %v, without the feature to read packed parts", p.MaxError())
 	}
 	reply, err := t.addProfile(p, m)
@@ -311,8 +310,7 @@ func (t *task) profile() (wire.Message, error) {
 
 // addProfile reserves a place for a profile, adds the profile to the store and binds it.
 func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
-	s, fingerprint := t.conn.server, p.Fingerprint()
-	holders := budget.HoldersOf(t.at.id, t.at.uid, t.at.tenants)
+	s, holders, fingerprint := t.conn.server, t.at.holders, p.Fingerprint()
 	if err := s.places.Take(holders, fingerprint); err != nil {
 		return nil, err
 	}
@@ -339,38 +337,36 @@ func (s *Server) releaseProfile(holders budget.Holders, b *binding) {
 // that lost the reply repeats its binding. The repetition takes no further room if it has no
 // memory.
 func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
-	s := t.conn.server
-	known, n := t.at.bound(b)
-	if known && m.MemoryBytes == 0 {
-		s.releaseProfile(budget.HoldersOf(t.at.id, t.at.uid, t.at.tenants), &b)
+	s, a := t.conn.server, t.at
+	a.mu.Lock()
+	known, full := slices.Contains(a.mu.bindings, b), len(a.mu.bindings) >= maxBindings
+	a.mu.Unlock()
+	switch {
+	case known && m.MemoryBytes == 0:
+		s.releaseProfile(a.holders, &b)
 		return 0, nil
-	}
-	if n >= maxBindings {
+	case full:
 		return 0, errBindings
-	}
-	if m.MemoryBytes > 0 {
+	case m.MemoryBytes > 0:
 		if b.memory, err = t.importMemory(b.profile, m); err != nil {
 			return 0, err
 		}
 	}
-	t.at.mu.Lock()
-	if n = len(t.at.mu.bindings); n < maxBindings { // other requests may have added bindings meanwhile
-		t.at.mu.bindings = append(t.at.mu.bindings, b)
+	a.mu.Lock()
+	n := len(a.mu.bindings)
+	if full = n >= maxBindings; !full { // other requests may have added bindings meanwhile
+		a.mu.bindings = append(a.mu.bindings, b)
 	}
-	t.at.mu.Unlock()
-	if n < maxBindings {
-		t.tellRegistered(&b)
-	}
-	switch {
-	case b.memory == nil:
-		memory = 0
-	case n < maxBindings:
-		memory = uint32(n + 1)
-	default:
-		err = s.unmap(t.at, b.memory.Region)
-	}
-	if n >= maxBindings {
+	a.mu.Unlock()
+	if full {
+		if b.memory != nil {
+			err = s.unmap(a, b.memory.Region)
+		}
 		return 0, errors.Join(errBindings, err)
+	}
+	t.tellRegistered(&b)
+	if b.memory != nil {
+		memory = uint32(n + 1)
 	}
 	return memory, nil
 }
@@ -453,13 +449,6 @@ func memoryLayers(list []wire.MemoryLayer) []plan.EngineLayer {
 		}
 	}
 	return layers
-}
-
-// bound reports whether b is among the bindings, and how many bindings there are.
-func (a *attachment) bound(b binding) (known bool, n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Contains(a.mu.bindings, b), len(a.mu.bindings)
 }
 
 // use returns the id of a profile, or an error if the connection has not registered it.

@@ -119,8 +119,8 @@ func (t *task) attachDevice() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	if !t.at.device {
-		return t.noDevice()
+	if !t.at.has(wire.FeatureDevice) {
+		return nil, t.noDevice()
 	}
 	if l := t.at.gpu.Load(); l != nil {
 		return nil, codes.Refuse(wire.Invalid, "this connection has attached %s already: open another connection for another device", l.gpu.Name)
@@ -253,16 +253,12 @@ func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uin
 	return l, nil
 }
 
-func (l *attachedGPU) extent(off, n int64) gpuipc.Ref {
-	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
-}
-
 // staged returns the range [off, off+bytes) of the client's device staging.
 func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	if bytes < 0 || off > uint64(l.staging.Len) || bytes > l.staging.Len-int64(off) {
 		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the device staging of %d bytes", off, bytes, l.staging.Len)
 	}
-	return l.extent(l.staging.Off+int64(off), bytes), nil
+	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: l.staging.Off + int64(off), Len: bytes}}}, nil
 }
 
 // reads records that an engine of the connection reads the device as one rank of a profile. The

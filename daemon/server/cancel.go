@@ -85,7 +85,7 @@ func (c *conn) endCancelLocked(w *cancellation) bool {
 		w.timer.Stop()
 	}
 	delete(c.mu.cancels, w)
-	c.server.letGo(c.peer.UID, w.bytes)
+	c.server.held.GiveBack(c.peer.UID, w.bytes)
 	return true
 }
 

@@ -343,7 +343,7 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 // close releases the resources of a connection that is gone.
 func (c *conn) close() {
 	c.happened(onClose, nil)
-	c.server.unwatch(c)
+	c.server.watcher.Remove(c.id, c.sock.Fd(), c.peer.Pidfd)
 	if a := c.attached.Load(); a == nil {
 		c.admitted() // the connection ended without a hello
 	} else {

@@ -212,7 +212,10 @@ func (c *conn) describe() Connection {
 		x.Leases += held
 		x.Device, x.DeviceBytes = l.gpu.Name, l.bytes()
 	}
-	for _, b := range c.bindings() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.mu.bindings {
+		b := &a.mu.bindings[i]
 		x.Bindings = append(x.Bindings, Binding{b.profile, b.engine})
 		if !slices.Contains(x.Profiles, uint32(b.profile)) {
 			x.Profiles = append(x.Profiles, uint32(b.profile))
@@ -222,16 +225,6 @@ func (c *conn) describe() Connection {
 		}
 	}
 	return x
-}
-
-func (c *conn) bindings() []binding {
-	a := c.attached.Load()
-	if a == nil {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.mu.bindings)
 }
 
 // Alive reports whether the loop that watches clients has run recently. False means that it hangs.

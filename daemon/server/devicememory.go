@@ -97,9 +97,8 @@ func (t *task) attachedDevice() (*attachedGPU, error) {
 	if l := t.at.gpu.Load(); l != nil {
 		return l, nil
 	}
-	if !t.at.device {
-		_, err := t.noDevice()
-		return nil, err
+	if !t.at.has(wire.FeatureDevice) {
+		return nil, t.noDevice()
 	}
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
@@ -242,6 +241,6 @@ func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 }
 
 // noDevice refuses an operation that needs a GPU, on a daemon that shares none.
-func (t *task) noDevice() (wire.Message, error) {
-	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon shares no GPU memory", t.header.Op)
+func (t *task) noDevice() error {
+	return codes.Refuse(wire.Unsupported, "%v: this daemon shares no GPU memory", t.header.Op)
 }

@@ -62,12 +62,10 @@ type operation struct {
 	run func(*task) (wire.Message, error)
 	// long reports whether a request may take long, so that it becomes a job; nil = never.
 	long func(*task) (bool, error)
-	// apart means that conn.handle serves the request itself and run is nil.
-	apart bool
 }
 
-// operations has an entry for every op of package wire; a test checks that. The entry of an op that
-// is answered as unsupported is empty.
+// operations has an entry for every op of package wire; a test checks that. The entry of cancel is
+// empty, since conn.handle serves it.
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: (*task).hello},
 	wire.OpProfile:        {run: (*task).profile, long: always}, // parses, maps memory
@@ -81,7 +79,6 @@ var operations = [wire.OpCount]operation{
 	wire.OpAssemble:       {run: (*task).assemble, long: always},
 	wire.OpSave:           {run: (*task).save, long: (*task).saveIsLong},
 	wire.OpLoad:           {run: (*task).load},
-	wire.OpCancel:         {apart: true}, // its answer may have to wait
 	wire.OpRelease:        {run: (*task).release, long: longer(longIDs)},
 	wire.OpStats:          {run: (*task).stats},
 	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
@@ -136,19 +133,13 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (_ nex
 	return readOn, mine
 }
 
-// served reports whether the daemon supports op. Only a supported op may be used as an index into
-// the tables that have an entry per operation.
-func served(op wire.Op) bool {
-	return op.Known() && (operations[op].run != nil || operations[op].apart)
-}
-
 // check enforces the rules of docs/protocol.md that hold for every header.
 func (c *conn) check(h *wire.Header, fds []int) error {
 	at := c.attached.Load()
 	switch {
 	case h.Kind != wire.Request:
 		return codes.Refuse(wire.Invalid, "kind %d is not a request", h.Kind)
-	case !served(h.Op):
+	case !h.Op.Known():
 		return codes.Refuse(wire.Unsupported, "%v", h.Op)
 	case h.Request == 0:
 		return codes.Refuse(wire.Invalid, "request id 0")
@@ -215,10 +206,4 @@ func descriptors(files []*os.File) []int {
 		fds[i] = int(f.Fd())
 	}
 	return fds
-}
-
-func closeFiles(files []*os.File) {
-	for _, f := range files {
-		f.Close()
-	}
 }

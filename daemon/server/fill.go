@@ -41,11 +41,7 @@ func (t *task) reserveIsLong() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	total := 0
-	for _, n := range m.Tokens {
-		total += int(n)
-	}
-	return total > longReserve || len(m.Keys) > longFill, nil
+	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
 func (t *task) reserve() (wire.Message, error) {
@@ -58,7 +54,7 @@ func (t *task) reserve() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+	if err := t.needs(wire.FeaturePrimers, m.Primers.Present, "primers"); err != nil {
 		return nil, err
 	}
 	resetReserve(out)
@@ -160,7 +156,7 @@ func (t *task) undoReserve(last tiering.Reservation, err error) error {
 
 // saveIsLong reports whether a save has many rows, or copies rows from a buffer.
 func (t *task) saveIsLong() (bool, error) {
-	if long := len(t.body) > longSave; long || !t.at.buffers {
+	if long := len(t.body) > longSave; long || !t.at.has(wire.FeatureBuffered) {
 		return long, nil
 	}
 	m, err := decode[wire.SaveRequest](t)
@@ -180,8 +176,8 @@ func (t *task) save() (wire.Message, error) {
 	if err := t.knowsKinds(tier.CheckpointKind(m.Kind)); err != nil {
 		return nil, err
 	}
-	if m.Buffered.Present && !t.at.buffers {
-		return nil, codes.Refuse(wire.Invalid, "section of a feature that was not agreed on")
+	if err := t.needs(wire.FeatureBuffered, m.Buffered.Present, "buffered"); err != nil {
+		return nil, err
 	}
 	resetReserve(out)
 	var waits []pendingLevel
@@ -256,7 +252,7 @@ func (t *task) commit() (wire.Message, error) {
 func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
 	item := tiering.CommitItem{
 		Reservation: tier.ReservationID(m.Reservations[i]),
-		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests, CRC32: t.at.crc32,
+		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests, CRC32: t.at.has(wire.FeatureCRC32Digests),
 		Level: tier.Level(m.Level),
 	}
 	bytes, err := t.at.session.ChunkSpan(item.Reservation, item.Part, item.ChunkFirst, len(digests))

@@ -35,9 +35,6 @@ func (s *Server) hold(uid uint32, bytes int64) error {
 	return nil
 }
 
-// letGo releases memory reserved by hold.
-func (s *Server) letGo(uid uint32, bytes int64) { s.held.GiveBack(uid, bytes) }
-
 // holdTokens reserves memory for n token ids until the request is over. A request that is not a
 // running job reserves nothing, since its number of ids is small.
 func (t *task) holdTokens(n int) error {

@@ -22,7 +22,7 @@ func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, prefixes, keys, others [][32]byte) (q tiering.MatchQuery, err error) {
 	q = tiering.MatchQuery{
 		Accept: tier.CheckpointKind(accept), Positions: positions, Prefixes: prefixes, Keys: keys, Others: others,
-		Device: t.at.reads(), Local: !t.at.peers,
+		Device: t.at.reads(), Local: !t.at.has(wire.FeatureEstimates),
 	}
 	if q.Profile, q.Tenant, err = t.scope(profileID); err != nil {
 		return q, err
@@ -36,7 +36,7 @@ func (t *task) match() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+	if err := t.needs(wire.FeaturePrimers, m.Primers.Present, "primers"); err != nil {
 		return nil, err
 	}
 	q, err := t.lookupQuery(m.Profile, m.Accept, m.Positions, m.Prefixes, m.Keys, m.Primers.Others)
@@ -51,8 +51,8 @@ func (t *task) match() (wire.Message, error) {
 		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
 		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
-		Estimates: estimates(&out.Estimates, r, t.at.peers),
-		Known:     noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.rows, PrefixStates: r.PrefixStates},
+		Estimates: estimates(&out.Estimates, r, t.at.has(wire.FeatureEstimates)),
+		Known:     noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.has(wire.FeatureRows), PrefixStates: r.PrefixStates},
 		Primers: wire.MatchPrimers{Present: m.Primers.Present, Variants: out.Primers.Variants[:0], Primed: out.Primers.Primed[:0]},
 	}
 	for i := range r.Segments {
@@ -74,17 +74,9 @@ func (t *task) match() (wire.Message, error) {
 	return out, nil
 }
 
-// knowsPrimers refuses a section about primers if the connection did not negotiate that feature.
-func (t *task) knowsPrimers(present bool) error {
-	if present && !t.at.primers {
-		return codes.Refuse(wire.Invalid, "primers: the connection has not asked for that feature")
-	}
-	return nil
-}
-
 // knowsKinds refuses kinds of checkpoints that the connection did not negotiate.
 func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
-	if kinds&tier.Rows != 0 && !t.at.rows {
+	if kinds&tier.Rows != 0 && !t.at.has(wire.FeatureRows) {
 		return codes.Refuse(wire.Invalid, "accept or kind: checkpoints kept as rows, without the feature rows")
 	}
 	return nil
@@ -357,12 +349,12 @@ func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, 
 	if !got.Hit {
 		return nil, codes.Refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
 	}
-	if !t.at.rows && slices.ContainsFunc(got.Nodes, func(n tiering.LoadedNode) bool { return n.Kind == tier.Rows }) {
+	if !t.at.has(wire.FeatureRows) && slices.ContainsFunc(got.Nodes, func(n tiering.LoadedNode) bool { return n.Kind == tier.Rows }) {
 		t.giveBack(got.Lease)
 		return nil, codes.Refuse(wire.Miss, "checkpoint %x: it extends a checkpoint kept as rows, which this client does not support", q.Hash[:8])
 	}
 	out, fits := loadReply(got)
-	out.Rows.Present = t.at.rows
+	out.Rows.Present = t.at.has(wire.FeatureRows)
 	if !fits {
 		t.giveBack(got.Lease)
 		return nil, codes.Refuse(wire.Full, "checkpoint %x: its %d nodes do not fit a frame", q.Hash[:8], len(got.Nodes))
@@ -414,7 +406,7 @@ const (
 // that negotiated the search can send a prompt, so only such connections' requests are decoded
 // twice.
 func (t *task) matchIsLong() (bool, error) {
-	if long := len(t.body) > longLookup; long || !t.at.known {
+	if long := len(t.body) > longLookup; long || !t.at.has(wire.FeatureKnown) {
 		return long, nil
 	}
 	m, err := decode[wire.MatchRequest](t)
@@ -497,7 +489,7 @@ func (t *task) findKnown(m *wire.MatchRequest, out *wire.MatchReply, off bool) e
 func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 	prompt, ask := &m.Prompt, &m.Known
 	switch {
-	case !t.at.known:
+	case !t.at.has(wire.FeatureKnown):
 		return nil, codes.Refuse(wire.Invalid, "known: the connection has not asked for that feature")
 	case !prompt.Present || prompt.TokenOff == wire.None:
 		return nil, codes.Refuse(wire.Invalid, "known: the prompt's token ids are not in staging")

@@ -52,7 +52,7 @@ func (t *task) planSegments() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+	if err := t.needs(wire.FeaturePrimers, m.Primers.Present, "primers"); err != nil {
 		return nil, err
 	}
 	total := totalTokens(m.Tokens)
@@ -133,7 +133,7 @@ func (t *task) watch() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+	if err := t.needs(wire.FeaturePrimers, m.Primers.Present, "primers"); err != nil {
 		return nil, err
 	}
 	switch {

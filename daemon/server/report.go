@@ -27,7 +27,7 @@ func (t *task) report() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.knowsLosses(m.Losses.Present); err != nil {
+	if err := t.needs(wire.FeatureLosses, m.Losses.Present, "losses"); err != nil {
 		return nil, err
 	}
 	if err := checkReport(&m); err != nil {
@@ -65,14 +65,6 @@ func (t *task) report() (wire.Message, error) {
 		return reply, nil
 	}
 	return nil, nil
-}
-
-// knowsLosses refuses a section about losses if the connection did not negotiate that feature.
-func (t *task) knowsLosses(present bool) error {
-	if present && !t.at.losses {
-		return codes.Refuse(wire.Invalid, "losses: the connection has not asked for that feature")
-	}
-	return nil
 }
 
 func checkReport(m *wire.ReportRequest) error {

@@ -14,7 +14,7 @@ func (t *task) served() (wire.Message, error) {
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
 	}
-	if err := t.knowsLosses(m.Loss.Present); err != nil {
+	if err := t.needs(wire.FeatureLosses, m.Loss.Present, "losses"); err != nil {
 		return nil, err
 	}
 	id, tenant, err := t.scope(m.Profile)

@@ -133,11 +133,9 @@ func New(o Options) (*Server, error) {
 		held:   budget.NewBytes("memory of requests", max(leastRequests, int64(o.Config.ConnectionMemory)/requestShare), 0),
 	}
 	s.places = budget.NewPlaces(o.Config.MaxProfiles, len(o.Tenants))
-	s.queue = queue.New[*task](o.Config.Workers, &s.short, func() { s.polling.Go(s.Work) })
-	for _, g := range o.GPUs.Opened() {
-		s.deviceQueues = append(s.deviceQueues, queue.New[*task](o.Config.Workers, &s.short, func() {
-			s.polling.Go(func() { s.WorkOnDevice(g.ID) })
-		}))
+	s.queue = s.newQueue()
+	for range o.GPUs.Opened() {
+		s.deviceQueues = append(s.deviceQueues, s.newQueue())
 	}
 	s.SetTokens(o.Config.Tenants)
 	s.mu.conns = map[uint64]*conn{}
@@ -158,6 +156,12 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+// newQueue creates a queue, which starts workers as it needs them. They return after Stop.
+func (s *Server) newQueue() (q *queue.Queue[*task]) {
+	q = queue.New[*task](s.config.Workers, &s.short, func() { s.polling.Go(func() { work(q) }) })
+	return q
+}
+
 // TenantName returns the name of a tenant, as shown to operators.
 func (s *Server) TenantName(id tier.TenantID) string {
 	return cmp.Or(s.tenants.NameOf(id), fmt.Sprintf("tenant %d", id))
@@ -168,12 +172,6 @@ func (s *Server) Watch() error { return s.watcher.Run() }
 
 // StopWatch makes Watch return.
 func (s *Server) StopWatch() error { return s.watcher.Stop() }
-
-// Work runs one worker. It returns after Stop.
-func (s *Server) Work() { work(s.queue) }
-
-// WorkOnDevice runs one worker for the requests that may wait for the driver of one GPU.
-func (s *Server) WorkOnDevice(id tier.DeviceID) { work(s.deviceQueues[id-1]) }
 
 // Close frees the resources of New. No other method of the server may be running.
 func (s *Server) Close() {
@@ -291,8 +289,6 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	return nil
 }
 
-func (s *Server) unwatch(c *conn) { s.watcher.Remove(c.id, c.sock.Fd(), c.peer.Pidfd) }
-
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,8 +354,8 @@ func (s *Server) landed() {
 var ErrStuck = errors.New("work is stuck")
 
 // Stop refuses new work, gives running work DrainTimeout to finish, cancels the work that is left,
-// and closes all connections. After that, the method Work returns. If Stop returns ErrStuck, it may
-// be called again. The caller must close the listener first.
+// and closes all connections. If Stop returns ErrStuck, it may be called again. The caller must
+// close the listener first.
 func (s *Server) Stop() error {
 	if !s.stopping.Swap(true) {
 		close(s.closing)

@@ -195,14 +195,16 @@ func (t *task) end(reply wire.Message, err error) {
 		c.reply(&t.header, reply, descriptors(t.send), t.scratch)
 	}
 	seqpacket.CloseAll(t.received)
-	closeFiles(t.send)
+	for _, f := range t.send {
+		f.Close()
+	}
 	if flew || err == nil {
 		c.took(t.header.Op, time.Since(t.arrived))
 	}
 	if flew {
 		t.cancel(nil)
 		t.stopTimer()
-		c.server.letGo(c.peer.UID, t.bytes+t.tokenBytes)
+		c.server.held.GiveBack(c.peer.UID, t.bytes+t.tokenBytes)
 		c.settle(t, err)
 		c.work.Done()
 		c.server.landed()
