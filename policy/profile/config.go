@@ -34,12 +34,12 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	modelType := f.text("model_type")
 	o.fill(modelType)
 	id := Identity{Model: o.Model, Weights: o.Weights, TPSize: o.TPSize}
-	if slices.Contains(models().Wrappers, modelType) {
+	if slices.Contains(models.Wrappers, modelType) {
 		f, modelType = f.textModel(modelType)
 	}
-	rows := models().rows(modelType)
+	rows := models.rows(modelType)
 	if rows == nil && len(*f.problems) == 0 {
-		f.problems.add("model_type %q is not known, want one of %q", modelType, models().types())
+		f.problems.add("model_type %q is not known, want one of %q", modelType, models.types())
 	}
 	if rows != nil {
 		before := len(*f.problems)

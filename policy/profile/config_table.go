@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
 )
 
 //go:generate cp models.json ../../connector/python/src/spliced_connector/model/models.json
@@ -99,12 +98,12 @@ type layerRule struct {
 // layerNames has the usual names in configs. The shorter names are older than transformers 5.
 var layerNames = map[string]string{"linear_attention": "linear", "mamba": "linear", "full_attention": "full", "attention": "full"}
 
-var models = sync.OnceValue(func() (t modelTable) {
+var models = func() (t modelTable) {
 	if err := json.Unmarshal(modelsJSON, &t); err != nil {
 		panic(fmt.Sprintf("models.json: %v", err))
 	}
 	return t
-})
+}()
 
 func (t modelTable) rows(modelType string) (rows []*modelRow) {
 	for _, r := range t.Models {

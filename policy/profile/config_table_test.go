@@ -13,7 +13,7 @@ func TestTheTableOfModelsIsSound(t *testing.T) {
 	d.DisallowUnknownFields()
 	must(t, d.Decode(&modelTable{}))
 	last := map[string]*modelRow{}
-	for _, row := range models().Models {
+	for _, row := range models.Models {
 		for _, name := range row.Types {
 			last[name] = row
 		}
