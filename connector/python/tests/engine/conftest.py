@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+
+# Read by OpenMP when torch is imported. Workers share the processors: a second thread of each would
+# mostly spin while it waits for the first.
+os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
 
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 

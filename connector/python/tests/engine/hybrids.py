@@ -61,7 +61,6 @@ def qwen35(*, seed: int = 0, **changes: object) -> PreTrainedModel:
 
 def spread(model: PreTrainedModel, seed: int) -> PreTrainedModel:
     """Weights of a size at which every part of the model shows in the logits."""
-    torch.set_num_threads(1)
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():

@@ -57,7 +57,6 @@ def close(got: Tensor | None, want: Tensor | None) -> bool:
 def test_the_daemon_turns_states_and_rows_as_a_walk_does(
     name: str, order: Sequence[int], connect: Connect, daemon: Daemon
 ) -> None:
-    torch.set_num_threads(1)
     arch = architecture(build({"ring": RING, "ling_2.5": LING}[name]), Naming(b"\x05" * 32))
     profile, n = Profile(arch.identity), len(arch.layers)
     model = connect(daemon.socket).model(arch.identity, block_tokens=16)

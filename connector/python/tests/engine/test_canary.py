@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -25,14 +24,6 @@ from spliced_connector.walk import (
 from spliced_connector.walk.canary import STRIKES, ChangedTokens
 
 FOREVER = 1e12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

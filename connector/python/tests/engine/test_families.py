@@ -15,11 +15,6 @@ from spliced_connector.walk import Steps, families
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def make_steps(kind: str, n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Steps:
     """Two key heads, four value heads, dk != dv; decays from almost none to very strong."""
     g = torch.Generator().manual_seed(seed)

@@ -100,7 +100,6 @@ def drawn(module: nn.Module, seed: int) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def arch() -> Blocks:
-    torch.set_num_threads(1)
     blocks = []
     for i in range(2):
         layer = drawn(Layer(), i)

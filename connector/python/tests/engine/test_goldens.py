@@ -19,7 +19,6 @@ TESTDATA = Path(__file__).resolve().parents[4] / "scripts" / "lab" / "refengine"
 
 @pytest.mark.parametrize("name", ["qwen3next", "qwen35"])
 def test_both_engines_read_the_same_logits(name: str) -> None:
-    torch.set_num_threads(1)
     directory = TESTDATA / name
     golden = json.loads((directory / "golden.json").read_text())
     config = AutoConfig.for_model(**json.loads((directory / "config.json").read_text()))

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize("name", sorted(TINY))
 def test_generation_goes_on_behind_a_walk(name: str) -> None:
-    torch.set_num_threads(1)
     model = TINY[name].build()
     arch = architecture(model, Naming(b"\x01" * 32))
     if not any(kind in (Kind.FULL, Kind.MLA) for kind in arch.layers):
@@ -39,7 +38,6 @@ def test_generation_goes_on_behind_a_walk(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TINY))
 def test_a_cache_that_went_on_is_read_back(name: str) -> None:
-    torch.set_num_threads(1)
     tiny = TINY[name]
     if "time_step_limit" in tiny.settings:  # the library's steps of one token have no bound
         tiny = replace(tiny, settings={**tiny.settings, "time_step_limit": (0.0, math.inf)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from client_samples import Connect
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    torch.set_num_threads(1)
     return qwen35()
 
 

@@ -96,7 +96,6 @@ def test_accepted_drafts_are_what_computing_them_leaves() -> None:
 
 @pytest.mark.parametrize("name", sorted(TINY))
 def test_every_architecture_decodes_with_drafts(name: str) -> None:
-    torch.set_num_threads(1)
     model = cast(PreTrainedModel, TINY[name].build())
     model.generation_config.eos_token_id = None
     arch = architecture(model, NAMING)

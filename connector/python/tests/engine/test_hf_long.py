@@ -19,7 +19,6 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    torch.set_num_threads(1)
     return qwen35()
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from client_samples import Connect
@@ -29,7 +28,6 @@ LOSSES = {SpliceWay(): LossCounts(98, 9), SpliceWay(refreshed=True): LossCounts(
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    torch.set_num_threads(1)
     return qwen35()
 
 

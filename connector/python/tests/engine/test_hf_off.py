@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from client_samples import Connect
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    torch.set_num_threads(1)
     return qwen35()
 
 

@@ -28,7 +28,6 @@ PRIMED = replace(WARMING, primer=PRIMER, primer_after=AFTER)
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    torch.set_num_threads(1)
     return qwen35()
 
 

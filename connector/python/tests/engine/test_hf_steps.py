@@ -35,7 +35,6 @@ def said(n: int, seed: int) -> list[int]:
 def built(
     name: str, dtype: torch.dtype = torch.float32, *, bounded: bool = False
 ) -> PreTrainedModel:
-    torch.set_num_threads(1)
     tiny = TINY[name]
     if name in BOUNDED:
         limit = (0.05, 0.1) if bounded else (0.0, math.inf)

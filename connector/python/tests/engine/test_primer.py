@@ -39,7 +39,6 @@ PARTS = ("transition", "state", "conv", "k", "v")
 
 @pytest.fixture(scope="module", params=sorted(TINY) + sorted(RINGS))
 def arch(request: pytest.FixtureRequest) -> Architecture:
-    torch.set_num_threads(1)
     name = request.param
     model = build_ring(RINGS[name]) if name in RINGS else TINY[name].build()
     return architecture(model, Naming(weights=b"\x05" * 32))
@@ -47,7 +46,6 @@ def arch(request: pytest.FixtureRequest) -> Architecture:
 
 @pytest.fixture(scope="module")
 def hybrid() -> Architecture:
-    torch.set_num_threads(1)
     return architecture(TINY["olmo"].build(), Naming(weights=b"\x05" * 32))
 
 

@@ -34,8 +34,6 @@ from spliced_connector.sglang.samples import CONFIG, PAGE, Hosts, hosts  # noqa:
 from spliced_connector.sglang.weights import EngineWeights  # noqa: E402
 from spliced_connector.walk import tensor_over  # noqa: E402
 
-torch.set_num_threads(1)
-
 WEIGHTS = "11" * 32
 Make = Callable[..., SplicedHiCache]
 

@@ -42,8 +42,6 @@ from spliced_connector.sglang.slots import find_slots  # noqa: E402
 from spliced_connector.sglang.splice_settings import SpliceSettings  # noqa: E402
 from spliced_connector.sglang.support import Engine  # noqa: E402
 
-torch.set_num_threads(1)
-
 DENSE = replace(SMALL, model="small-dense", layers=(Layer(Kind.FULL, attention=FULL),))
 SLOTS, N, PREFIX = 2048, 500, 384
 CUTS: dict[str, object] = {"spliced": {"v": 1, "cuts": [0, 200, 400]}}

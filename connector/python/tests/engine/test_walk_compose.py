@@ -28,7 +28,6 @@ WIDTH = 6
 
 @pytest.fixture(scope="module", params=sorted(TINY))
 def arch(request: pytest.FixtureRequest) -> Architecture:
-    torch.set_num_threads(1)
     return architecture(TINY[request.param].build(), Naming(weights=b"\x01" * 32))
 
 

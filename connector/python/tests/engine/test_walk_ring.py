@@ -49,7 +49,6 @@ MODELS = {"ring": RING, "ling_2.5": LING}
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def model(request: pytest.FixtureRequest) -> nn.Module:
-    torch.set_num_threads(1)
     return build(MODELS[request.param])
 
 

@@ -31,7 +31,6 @@ Walk = tuple[nn.Module, Architecture]
 
 @pytest.fixture(scope="module", params=sorted(TINY))
 def walked(request: pytest.FixtureRequest) -> Walk:
-    torch.set_num_threads(1)
     model = TINY[request.param].build()
     return model, architecture(model, NAMING)
 
