@@ -20,6 +20,8 @@ TESTFLAGS ?=
 PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 # Processes that pytest starts, one per processor.
 PYTESTFLAGS ?= -n auto --maxprocesses 4 --dist loadfile
+# Of tests/engine: its conftest.py chooses the number of processes and the order of modules.
+ENGINEFLAGS ?= $(PYTESTFLAGS) --no-loadscope-reorder
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
@@ -193,13 +195,13 @@ test-engines: build ## tests of connector/python with torch, transformers and vL
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
 	  $(TEST) -run 'VLLM|OverARestart' ./daemon/events && \
-	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(PYTESTFLAGS) $(MARKED) tests/engine
+	  cd $(PYDIR) && $(ENGINES)/bin/python -m pytest -q -rs $(ENGINEFLAGS) $(MARKED) tests/engine
 
 test-sglang: build ## tests in SGLang, on a CPU; 0.8 GiB beside bin/engines; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
 	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(PYTESTFLAGS) $(MARKED) \
+	  cd $(PYDIR) && $(SGLANG)/bin/python -m pytest -q $(ENGINEFLAGS) $(MARKED) \
 	    tests/engine/test_sglang_*.py tests/engine/test_drift.py
 
 test-engines-all: ## test-engines and test-sglang with every class, setting and number of processes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,6 +79,30 @@ DEFAULT_CLASSES = {
     "qwen35_moe",
 }
 
+# Modules that take longest, in the order in which workers begin them: one that began last would
+# run alone. The others follow by name. Needs `--no-loadscope-reorder`.
+FIRST = (
+    "test_gpu_check",
+    "test_examples",
+    "test_sglang_splice",
+    "test_vllm_families",
+    "test_vllm_prefix",
+    "test_vllm_rounded",
+    "test_vllm_prefix_faults",
+    "test_vllm_splice",
+    "test_vllm_splice_cached",
+    "test_vllm_pages",
+    "test_vllm_prefix_dense",
+    "test_vllm_turns",
+    "test_vllm_classes",
+    "test_drift",
+    "test_hf_registered",
+)
+
+# Available memory with which one process of vLLM more fits: each takes up to 2 GiB, and the
+# daemons, servers and other engines that its tests start take as much.
+AMPLE_BYTES = 16 << 30
+
 
 def wide(item: pytest.Item) -> bool:
     """Reports whether a test runs only in `make test-engines-all`."""
@@ -102,6 +127,8 @@ def kernels_missing() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {HERE / f"{name}.py": i for i, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
     missing = kernels_missing()
     for item in items:
         if HERE not in item.path.parents:
@@ -111,6 +138,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.wide)
         if missing and item.path.stem in STARTING:
             item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Returns the number of processors, and one more where memory is ample: tests also wait for
+    engines and daemons."""
+    workers = len(os.sched_getaffinity(0))
+    try:
+        found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        return workers
+    return workers + (found is not None and int(found[1]) * 1024 >= AMPLE_BYTES)
 
 
 @pytest.fixture(scope="module", autouse=True)
