@@ -59,7 +59,11 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made.stop()
 
 
-@pytest.mark.parametrize("family", TINY)
+# By default Falcon-Mamba stands for Mamba here, and Jamba in the comparison with transformers.
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=[pytest.mark.wide] if f == "jamba" else []) for f in TINY],
+)
 def test_prefixes_of_a_family(
     family: str, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
