@@ -184,9 +184,9 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		return Acquired{Err: err}, nil
 	}
 	name := tier.Name{Key: *key}
-	o := s.objects.Segment(key, r.profile, r.tenant)
+	o := s.objects.Names.Segment(key, r.profile, r.tenant)
 	if r.above != nil {
-		if copied := s.objects.CopyOf(r.copyKey(name, q.Rank)); copied != nil {
+		if copied := s.objects.HBM.Copy(r.copyKey(name, q.Rank)); copied != nil {
 			return c.leaseCopyLocked(copied, q, now), nil
 		}
 		if r.above.Lost() {
@@ -197,11 +197,11 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 	}
 	switch {
 	case o == nil:
-		if _, ok := s.objects.SegmentBelow(key, r.profile, r.tenant); ok {
+		if _, ok := s.objects.Below.Segment(key, r.profile, r.tenant); ok {
 			break
 		}
 		if q.Near {
-			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
+			return Acquired{Reason: s.objects.Names.Gone(key, r.profile, r.tenant)}, nil
 		}
 		id := objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}
 		if q.Planned {
@@ -210,7 +210,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		at, why := s.remote.beyondLocked(id)
 		switch {
 		case at == notRemote && why == tier.ReasonNone:
-			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
+			return Acquired{Reason: s.objects.Names.Gone(key, r.profile, r.tenant)}, nil
 		case at == notRemote:
 			return Acquired{Reason: why}, nil
 		case at == hinted && far != nil:
@@ -237,7 +237,7 @@ func (r reader) identity(n tier.Name) objects.Identity {
 // any other object goes into memory first. o is the object in memory, if any.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
-	if r.above != nil && o != nil && s.objects.Promotable(o) {
+	if r.above != nil && o != nil && s.objects.Names.Promotable(o) {
 		if p := r.above.Promote(r.identity(n), rank, true); p != nil {
 			return p.Flight
 		}
@@ -277,7 +277,7 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 		return r.acquireLocked(key, q, now, nil, 0)
 	}
 	// The segment may have arrived in another way.
-	if o := s.objects.Segment(key, r.profile, r.tenant); r.above == nil && o != nil && o.Fill == nil {
+	if o := s.objects.Names.Segment(key, r.profile, r.tenant); r.above == nil && o != nil && o.Fill == nil {
 		return c.leaseRowLocked(o, q, now), nil
 	}
 	return Acquired{Reason: why, Promoting: promoting}, nil
@@ -343,7 +343,7 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 	}
 	sh := &o.Shares[q.Rank]
 	row := Acquired{
-		Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Bytes: o.RankBytes,
+		Hit: true, Place: s.objects.Memory.PlaceOf(o), Lease: l.id, Bytes: o.RankBytes,
 		Begin: o.Begin, Tokens: o.End - o.Begin, Packed: o.Packed, Extents: sh.Extents,
 	}
 	if q.Digests {
@@ -371,7 +371,7 @@ func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 		return false
 	}
 	return s.lookup.anyLocked(q.Keys, func(key *[32]byte) bool {
-		if o := s.objects.Segment(key, p, t); o != nil {
+		if o := s.objects.Names.Segment(key, p, t); o != nil {
 			return o.Fill != nil && o.Fill.Promoted
 		}
 		return s.remote.heldFartherLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t})
@@ -400,11 +400,11 @@ func (look *lookup) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) b
 
 // needsCopyLocked reports whether an object has no copy in HBM but could get one.
 func (look *lookup) needsCopyLocked(k objects.CopyKey) bool {
-	if look.hbm.Of(k.Device).Lost() || look.objects.CopyOf(k) != nil {
+	if look.hbm.Of(k.Device).Lost() || look.objects.HBM.Copy(k) != nil {
 		return false
 	}
-	o := look.objects.Named(k.Name, k.Profile, k.Tenant)
-	if o != nil && (look.objects.Promotable(o) || o.Fill != nil && o.Fill.Promoted) {
+	o := look.objects.Names.Find(k.Name, k.Profile, k.Tenant)
+	if o != nil && (look.objects.Names.Promotable(o) || o.Fill != nil && o.Fill.Promoted) {
 		return true
 	}
 	if o != nil && o.Phase != objects.Stripped {

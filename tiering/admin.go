@@ -131,7 +131,7 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	first, last := shards(f.Prefix, (*[32]byte)(after))
 	for shard := first; shard <= last && len(page) < limit; shard++ {
 		s.mu.Lock()
-		found := s.objects.Segments.Sorted(shard, (*[32]byte)(after))
+		found := s.objects.Names.Segments.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
 		s.mu.Each(len(found), holdRows, func(i int) {
 			if o := found[i]; o.Linked() && len(page) < limit && f.match(o) {
@@ -188,7 +188,7 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 }
 
 func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
-	below, _ := s.objects.Below(o)
+	below, _ := s.objects.Below.Of(o)
 	place := s.place
 	if o.Resident != nil {
 		place = tier.PlaceHBM
@@ -205,7 +205,7 @@ func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
 // Segment returns a segment of any tenant.
 func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 	s.mu.Lock()
-	o := s.objects.Segments.Find((*[32]byte)(&key))
+	o := s.objects.Names.Segments.Find((*[32]byte)(&key))
 	if o == nil {
 		s.mu.Unlock()
 		return SegmentDetail{}, false
@@ -226,13 +226,13 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	first, last := shards(f.Prefix, (*[32]byte)(after))
 	for shard := first; shard <= last && len(page) < limit; shard++ {
 		s.mu.Lock()
-		found := s.objects.Checkpoints.Sorted(shard, (*[32]byte)(after))
+		found := s.objects.Names.Checkpoints.Sorted(shard, (*[32]byte)(after))
 		s.mu.Unlock()
 		s.mu.Each(len(found), holdRows, func(i int) {
 			if len(page) >= limit {
 				return
 			}
-			for o := s.objects.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
+			for o := s.objects.Names.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
 				if (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}
@@ -243,7 +243,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 }
 
 func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
-	below, _ := s.objects.Below(o)
+	below, _ := s.objects.Below.Of(o)
 	return CheckpointInfo{
 		HBM:       o.ResidentRanks(),
 		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotions.promotionLocked(o.Label()) != nil, Lower: below.Level,
@@ -277,7 +277,7 @@ func (s *Store) Pools() []PoolInfo {
 			PageBytes: pageBytes, Objects: p.Objects,
 		}
 		for _, t := range s.objects.Tenants {
-			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.objects.UsedBelow(t), t.QuotaBytes})
+			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.objects.Below.Used(t), t.QuotaBytes})
 		}
 		slices.SortFunc(info.Tenants, func(a, b TenantInfo) int { return int(a.ID) - int(b.ID) })
 		infos = append(infos, info)
@@ -327,7 +327,7 @@ func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
 		return false, false
 	}
 	below = wr.noteRemovalLocked(n)
-	wr.objects.Deleting[n]++
+	wr.objects.Below.Deleting[n]++
 	known := false // an earlier removal of the name exists and waits for the last of its writes
 	for _, o := range wr.byName[n] {
 		w := writeOf(o)
@@ -335,7 +335,7 @@ func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
 		w.removed = true
 	}
 	if coming && !known {
-		wr.objects.Deleting[n]++
+		wr.objects.Below.Deleting[n]++
 	}
 	return below, coming
 }
@@ -343,15 +343,15 @@ func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
 // noteRemovalLocked records that an operator removed an entry of the lower tier, so that
 // later misses report that reason. It reports whether the lower tier has the entry.
 func (wr *writes) noteRemovalLocked(n tier.Name) (held bool) {
-	if wr.objects.Deleting[n] > 0 {
+	if wr.objects.Below.Deleting[n] > 0 {
 		return false
 	}
-	e := wr.objects.EntryBelow(n)
+	e := wr.objects.Below.Entry(n)
 	if e == nil {
 		return false
 	}
 	if p := wr.registered(e.Fingerprint); p != nil {
-		wr.objects.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
+		wr.objects.Names.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
 	}
 	return true
 }
@@ -359,8 +359,8 @@ func (wr *writes) noteRemovalLocked(n tier.Name) (held bool) {
 // endDeletion ends the removal of a name from the lower tier.
 func (wr *writes) endDeletion(n tier.Name) {
 	wr.mu.Lock()
-	if wr.objects.Deleting[n]--; wr.objects.Deleting[n] == 0 {
-		delete(wr.objects.Deleting, n)
+	if wr.objects.Below.Deleting[n]--; wr.objects.Below.Deleting[n] == 0 {
+		delete(wr.objects.Below.Deleting, n)
 		wr.kickLocked() // the next write of this name may be waiting
 	}
 	wr.mu.Unlock()

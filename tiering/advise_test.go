@@ -18,7 +18,7 @@ func TestClaimsOfOneTenantMoveAnothersValuesLittle(t *testing.T) {
 	saved := func() float64 {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.objects.Item(b.node(1, 64)).Saved
+		return b.objects.Policies.Item(b.node(1, 64)).Saved
 	}
 	before := saved()
 	absurd := slices.Repeat([]cost.Sample{{End: 4096, Millis: 4e6}}, 1024)

@@ -74,16 +74,16 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 
 // needLocked adds to n what one key needs. If the key is a miss, it returns the reason.
 func (look *lookup) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, n *together) tier.Reason {
-	o := look.objects.Segment(key, p, t)
+	o := look.objects.Names.Segment(key, p, t)
 	switch {
 	case o == nil:
-		e, ok := look.objects.SegmentBelow(key, p, t)
+		e, ok := look.objects.Below.Segment(key, p, t)
 		if !ok {
 			n.missing = true
-			why, _ := look.objects.Ghosts.Why(key, p.ID, t.ID)
+			why, _ := look.objects.Names.Ghosts.Why(key, p.ID, t.ID)
 			return why
 		}
-		size := look.objects.SizeOf(p, p.PartsOf(&e), e.Spec.Tokens)
+		size := look.objects.Memory.SizeOf(p, p.PartsOf(&e), e.Spec.Tokens)
 		n.comes += size.PageBytes
 		n.charge += size.Charge()
 		n.below += e.Bytes
@@ -115,7 +115,7 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	if n.comes == 0 || t.QuotaBytes == 0 {
 		return nil
 	}
-	if over := s.objects.OverQuota(t, n.charge) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.evictor.trimmable(t, n.below) {
+	if over := s.objects.Quotas.Over(t, n.charge) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.evictor.trimmable(t, n.below) {
 		return fmt.Errorf("acquire: %d bytes to be read together, tenant %q is over its quota of %d by %d: %w",
 			n.charge, t.Name, t.QuotaBytes, over, tier.ErrFull)
 	}

@@ -100,7 +100,7 @@ func (bud *budgets) SetBudgets(b Budgets) error {
 	}
 	bud.wanted = [objects.PoolCount]int64{objects.PublicPool: b.Public / page * page, objects.PrivatePool: b.Private / page * page}
 	for id, quota := range b.Quotas {
-		bud.objects.SetQuota(bud.objects.Tenants[id], quota)
+		bud.objects.Quotas.Set(bud.objects.Tenants[id], quota)
 	}
 	bud.mu.Unlock()
 	bud.settleBudgets()
@@ -133,7 +133,7 @@ func (bud *budgets) settleLocked() error {
 		}
 	}
 	for _, t := range bud.objects.Tenants {
-		if bud.objects.CatchUp(t) {
+		if bud.objects.Quotas.CatchUp(t) {
 			return objects.ErrAgain
 		}
 		if err := bud.settleQuotaLocked(t); err != nil {
@@ -157,11 +157,11 @@ func (bud *budgets) setBudgetLocked(p *objects.Pool) {
 // settleQuotaLocked evicts the bytes that a tenant has over its quota: first from HBM, then
 // from the lower tier, and last from memory, as makeRoomLocked does.
 func (bud *budgets) settleQuotaLocked(t *objects.Tenant) error {
-	over := func() int64 { return bud.objects.OverQuota(t, 0) - t.Leaving }
+	over := func() int64 { return bud.objects.Quotas.Over(t, 0) - t.Leaving }
 	if over() <= 0 {
 		return nil
 	}
-	if _, more := bud.objects.Yield(t, over()); more {
+	if _, more := bud.objects.HBM.Yield(t, over()); more {
 		return objects.ErrAgain
 	}
 	if below := min(over(), bud.evictor.trimmable(t, 0)); below > 0 && bud.evictor.trimBelowLocked(t, below, nil) {

@@ -94,7 +94,7 @@ func (cat *catalog) registered(f profile.Fingerprint) *objects.Profile {
 }
 
 // of returns the counters of a profile's objects. The caller holds the lock.
-func (cat *catalog) of(p *objects.Profile) *stats.Counters { return cat.objects.CountersOf(p) }
+func (cat *catalog) of(p *objects.Profile) *stats.Counters { return cat.objects.Records.Of(p) }
 
 // inTurns calls f under the lock and repeats the call while f returns ErrAgain. Other
 // goroutines can take the lock between two calls.

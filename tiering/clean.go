@@ -46,7 +46,7 @@ func (wr *writes) cleanableLocked(cause error, ended, swept uint64) bool {
 		return false
 	}
 	for _, p := range wr.objects.Pools {
-		if wr.objects.ShortOf(p, &p.Dirty) {
+		if wr.objects.Policies.ShortOf(p, &p.Dirty) {
 			return true
 		}
 	}
@@ -58,7 +58,7 @@ func (wr *writes) cleanableLocked(cause error, ended, swept uint64) bool {
 func (wr *writes) cleanLocked() error {
 	n := 0
 	for _, p := range wr.objects.Pools {
-		for ; n < cleanRows && wr.objects.ShortOf(p, &p.Dirty); n++ {
+		for ; n < cleanRows && wr.objects.Policies.ShortOf(p, &p.Dirty); n++ {
 			id, _ := p.Dirty.Victim(func(policy.ID) bool { return true })
 			o := wr.objects.Table.Get(id)
 			err := wr.wantLocked(o, tier.LevelLogged, false)
@@ -70,7 +70,7 @@ func (wr *writes) cleanLocked() error {
 				return err
 			default: // no room, over quota, a fault of the object, or a stripped ancestor
 				o.Refused = true
-				wr.objects.Rank(o)
+				wr.objects.Policies.Rank(o)
 			}
 		}
 	}
@@ -124,10 +124,10 @@ func (ev *evictor) trimTenantLocked(t *objects.Tenant) error {
 	if ev.closed {
 		return nil
 	}
-	if _, more := ev.objects.Yield(t, ev.objects.OverQuota(t, 0)); more {
+	if _, more := ev.objects.HBM.Yield(t, ev.objects.Quotas.Over(t, 0)); more {
 		return objects.ErrAgain
 	}
-	over := min(ev.objects.OverQuota(t, 0), ev.objects.UsedBelow(t))
+	over := min(ev.objects.Quotas.Over(t, 0), ev.objects.Below.Used(t))
 	if over > 0 && ev.trimBelowLocked(t, over, nil) {
 		return objects.ErrAgain
 	}

@@ -201,7 +201,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	for p := 2; p < 6; p++ {
 		x.save(x.c, x.saveQuery(p, 16, 0, tier.Exact), 0)
 	}
-	x.objects.WriteBehind = true
+	x.objects.Policies.WriteBehind = true
 	held := func(prompt, end int) bool { return x.tier.holds(tier.Name{Kind: tier.Exact, Key: hashOf(prompt, end)}) }
 	x.must(x.clean1())
 	x.tier.finishAll()

@@ -167,7 +167,7 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 		part, w.first, w.rows = l.Parts[item.Part], l.FirstChunk[item.Part]+item.ChunkFirst, plan.IsRows(part.Kind)
 	}
 	if !w.rows {
-		w.dst = s.objects.Ref(&o.Shares[f.Rank]).Slice(part.Off+off, length)
+		w.dst = s.objects.Memory.Ref(&o.Shares[f.Rank]).Slice(part.Off+off, length)
 	}
 	return w, nil
 }
@@ -247,7 +247,7 @@ func (fills *fills) acknowledgeLocked(o *objects.Object, level tier.Level) *Dura
 	case fills.cfg.Lower == nil || o.Profile.Trial:
 	case level > tier.LevelMemory:
 		return fills.writes.durableLocked(o, level, true)
-	case fills.objects.WriteBehind:
+	case fills.objects.Policies.WriteBehind:
 		_ = fills.writes.wantLocked(o, tier.LevelLogged, false)
 	}
 	return nil

@@ -50,7 +50,7 @@ func (wr *writes) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 		if o == nil || o.Phase != objects.Whole || o.InHBM() {
 			continue
 		}
-		if e, held := wr.objects.Below(o); held && e.Level >= tier.LevelLogged && o.Write == nil || wr.remote.elsewhereLocked(o) {
+		if e, held := wr.objects.Below.Of(o); held && e.Level >= tier.LevelLogged && o.Write == nil || wr.remote.elsewhereLocked(o) {
 			continue
 		}
 		waits = append(waits, wr.durableLocked(o, tier.LevelLogged, false))

@@ -55,7 +55,7 @@ func (ev *evictor) makeRoomLocked(o *objects.Object, spare spared) error {
 		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
 			o.Name(), o.PageBytes, p.Name, p.Used, p.Budget, evictable, tier.ErrFull)
 	}
-	freed, more := ev.objects.Yield(o.Tenant, overQuota)
+	freed, more := ev.objects.HBM.Yield(o.Tenant, overQuota)
 	if more {
 		return objects.ErrAgain
 	}
@@ -83,7 +83,7 @@ func (ev *evictor) makeRoomLocked(o *objects.Object, spare spared) error {
 		}
 		ev.evictLocked(p.Evict, way, &shortage{pool: p, pages: overPool - given, rival: o})
 	}
-	if p.Used+o.PageBytes > p.Budget || ev.objects.OverQuota(o.Tenant, o.Charge()) > 0 {
+	if p.Used+o.PageBytes > p.Budget || ev.objects.Quotas.Over(o.Tenant, o.Charge()) > 0 {
 		return errLeaving
 	}
 	return nil
@@ -106,12 +106,12 @@ func (wr *writes) writesHangLocked() bool {
 // tier can evict.
 func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
 	t := o.Tenant
-	if over = ev.objects.OverQuota(t, o.Charge()); !ev.writes.writesHangLocked() {
+	if over = ev.objects.Quotas.Over(t, o.Charge()); !ev.writes.writesHangLocked() {
 		over -= t.Leaving
 	}
 	if evictable := t.Total() - t.Pinned; over > evictable+below {
 		return 0, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d and %d in the lower tier, %d of them evictable: %w",
-			o.Name(), o.Charge(), t.Name, t.Total(), t.QuotaBytes, ev.objects.UsedBelow(t), evictable+below, tier.ErrQuota)
+			o.Name(), o.Charge(), t.Name, t.Total(), t.QuotaBytes, ev.objects.Below.Used(t), evictable+below, tier.ErrQuota)
 	}
 	return over, nil
 }
@@ -119,7 +119,7 @@ func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err 
 // trimmable returns the bytes that the lower tier could evict for a tenant, without those that
 // it must keep (the parameter spare).
 func (ev *evictor) trimmable(t *objects.Tenant, spare int64) int64 {
-	return max(0, ev.objects.UsedBelow(t)-spare)
+	return max(0, ev.objects.Below.Used(t)-spare)
 }
 
 // trimLocked makes the lower tier evict entries of a tenant that is over its quota, and
@@ -191,11 +191,11 @@ func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shorta
 	if w != nil && !w.moving() {
 		ev.writes.withdrawLocked(o)
 		ev.offloads.offloadLocked(o, leaving, short)
-		ev.objects.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes, short.of())
+		ev.objects.Records.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes, short.of())
 		ev.objects.Unlink(o, tier.ReasonEvicted)
 		return
 	}
-	_, held := ev.objects.Below(o)
+	_, held := ev.objects.Below.Of(o)
 	switch {
 	case w != nil: // the demotion is counted when the write ends
 	case held:
@@ -214,7 +214,7 @@ func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shorta
 	if held || w != nil || o.Offload != nil {
 		what = decision.Demote
 	}
-	ev.objects.NoteLeft(o, what, way.reason(), o.PageBytes, short.of())
+	ev.objects.Records.NoteLeft(o, what, way.reason(), o.PageBytes, short.of())
 	ev.objects.Unlink(o, tier.ReasonEvicted)
 }
 
@@ -239,9 +239,9 @@ func (ev *evictor) victimLocked(from policy.Eviction) *objects.Object {
 		if o.Children == 0 || ev.cfg.Lower == nil {
 			return o
 		}
-		if _, held := ev.objects.Below(o); held {
+		if _, held := ev.objects.Below.Of(o); held {
 			return o
 		}
-		ev.objects.SetStored(o, tier.LevelDefault)
+		ev.objects.Policies.SetStored(o, tier.LevelDefault)
 	}
 }

@@ -98,7 +98,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 // parentLocked finds the parent of a checkpoint that is being saved.
 func (fills *fills) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
 	rows := q.Kind != tier.Rows // a checkpoint of kind Rows also needs its parent's states
-	parent, why := fills.objects.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
+	parent, why := fills.objects.Names.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], tier.ErrInvalid)
@@ -116,7 +116,7 @@ func (fills *fills) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Te
 // the lower tier has it. It returns why the parent cannot be extended now: ErrBusy during
 // the promotion, ErrFull if the parent's chain is larger than the pool.
 func (fills *fills) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
-	e, held := fills.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
+	e, held := fills.objects.Below.Best((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
 	if !held {
 		return fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	}
@@ -136,14 +136,14 @@ func (fills *fills) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *obj
 func (cat *catalog) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
 	node := *e
 	for range cat.cfg.MaxChain {
-		bytes += cat.objects.PagesOf(p.NodeParts(node.Kind, node.End-node.Begin).Bytes) * int64(p.Ranks)
+		bytes += cat.objects.Memory.PagesOf(p.NodeParts(node.Kind, node.End-node.Begin).Bytes) * int64(p.Ranks)
 		if node.Parent == (tier.Name{}) {
 			return bytes
 		}
 		up := node.Parent
 		var held bool
-		if node, held = cat.objects.LookupBelow(up, p, t); !held {
-			for o := cat.objects.Named(up, p, t); o != nil; o = o.Parent {
+		if node, held = cat.objects.Below.Lookup(up, p, t); !held {
+			for o := cat.objects.Names.Find(up, p, t); o != nil; o = o.Parent {
 				bytes += o.PageBytes
 			}
 			return bytes
@@ -184,10 +184,10 @@ func (fills *fills) size(o *objects.Object, rankBytes int64) error {
 		fills.mu.Lock()
 		defer fills.mu.Unlock()
 		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.Name(), rankBytes, ranks, o.Pool.Name, o.Pool.Budget, tier.ErrFull)
-		fills.objects.Refuse(o, err)
+		fills.objects.Records.Refuse(o, err)
 		return err
 	}
-	fills.objects.Measure(o)
+	fills.objects.Memory.Measure(o)
 	return nil
 }
 
@@ -203,7 +203,7 @@ func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, no
 		s.of(o.Profile).RefusedBusy++
 		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.Name(), c.name, len(c.fills), tier.ErrBusy)
 	}
-	known := s.objects.Same(o)
+	known := s.objects.Names.Same(o)
 	if p := s.promotions.promotionLocked(o.Label()); p != nil && p.profile == o.Profile && p.tenant == o.Tenant && (known == nil || known.Phase == objects.Stripped) {
 		s.fills.existsLocked(o)
 		return nil, fmt.Errorf("%s is being promoted: %w", o.Name(), tier.ErrExists)
@@ -236,16 +236,16 @@ func (fills *fills) beginLocked(o *objects.Object, l *plan.PartMap, now time.Tim
 		fills.objects.Use(o.Parent)
 		defer fills.objects.Unuse(o.Parent)
 	}
-	if o.Kind == 0 && fills.objects.Segments.Find(&o.Key) != nil {
+	if o.Kind == 0 && fills.objects.Names.Segments.Find(&o.Key) != nil {
 		// Keys do not collide, so this is an object that a peer claims to have for another
 		// tenant and whose bytes have not been checked yet.
 		return fmt.Errorf("%s: its key is being checked: %w", o.Name(), tier.ErrBusy)
 	}
 	if err := fills.evictor.makeRoomLocked(o, spared{}); err != nil {
-		fills.objects.Refuse(o, err)
+		fills.objects.Records.Refuse(o, err)
 		return err
 	}
-	fills.objects.Allocate(o, l.Bytes)
+	fills.objects.Memory.Allocate(o, l.Bytes)
 	o.Created, o.Used = now, now
 	o.Fill = objects.NewFill(o, l)
 	fills.objects.Link(o)
@@ -353,7 +353,7 @@ func (fills *fills) refillLocked(o, want *objects.Object, l *plan.PartMap, now t
 		o.Fill = objects.NewFill(want, l)
 		fills.expectLocked(o, now)
 	} else {
-		fills.objects.Refuse(&states, err)
+		fills.objects.Records.Refuse(&states, err)
 	}
 	return err
 }

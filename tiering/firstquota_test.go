@@ -22,7 +22,7 @@ func (b *bench) quotaOfA(bytes int64) Budgets {
 // beginQuota sets a quota and does nothing for it yet.
 func (b *bench) beginQuota(bytes int64) {
 	b.mu.Lock()
-	b.objects.SetQuota(b.objects.Tenants[tenantA], bytes)
+	b.objects.Quotas.Set(b.objects.Tenants[tenantA], bytes)
 	b.mu.Unlock()
 }
 
@@ -30,7 +30,7 @@ func (b *bench) beginQuota(bytes int64) {
 func (b *bench) catchUp() (more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.objects.CatchUp(b.objects.Tenants[tenantA])
+	return b.objects.Quotas.CatchUp(b.objects.Tenants[tenantA])
 }
 
 // order is what a policy would let go, first to last.
@@ -174,7 +174,7 @@ func TestAFirstQuotaIsGivenInTurns(t *testing.T) {
 		held = now
 		b.mu.Lock()
 		for range uses {
-			b.objects.Used(b.objects.Table.Places()[rng.IntN(n)], b.clock.Now())
+			b.objects.Policies.Used(b.objects.Table.Places()[rng.IntN(n)], b.clock.Now())
 		}
 		b.mu.Unlock()
 		b.clock.advance(time.Microsecond)

@@ -240,7 +240,7 @@ func (s *Store) auditHBMLocked(candidates map[policy.ID]bool) error {
 		if len(r.Copies) == 0 {
 			return fmt.Errorf("%x: no copies", k.Name.Key[:4])
 		}
-		o := s.objects.Named(k.Name, k.Profile, k.Tenant)
+		o := s.objects.Names.Find(k.Name, k.Profile, k.Tenant)
 		whole := o != nil && o.Published() && o.Phase != objects.Stripped
 		if r.Source == nil {
 			loose++

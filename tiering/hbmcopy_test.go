@@ -99,7 +99,7 @@ func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
 	x.carry()
 	x.up(p)
 	x.mu.Lock()
-	x.objects.MarkCorrupt(x.objects.Segment((*[32]byte)(&p.key), x.profileState(), x.objects.Tenants[tenantA]))
+	x.objects.MarkCorrupt(x.objects.Names.Segment((*[32]byte)(&p.key), x.profileState(), x.objects.Tenants[tenantA]))
 	x.mu.Unlock()
 	x.wantOnDisk(p)
 	x.wantHBM(0, 0)
@@ -268,7 +268,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		id := x.tryHBM(x.c, p, 0).Lease
 		x.must(x.c.Release(id))
 		x.mu.Lock()
-		x.objects.DropCopies(x.objects.ResidentOf(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.objects.Tenants[tenantA]}), stats.DropRoom)
+		x.objects.HBM.Drop(x.objects.HBM.Resident(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.objects.Tenants[tenantA]}), stats.DropRoom)
 		x.mu.Unlock()
 	}
 	x.wantMiss(p, tier.ReasonRemoved)

@@ -213,7 +213,7 @@ func TestCopiesOnAllDevicesPayFromTheQuota(t *testing.T) {
 	s.must(s.c.Release(first.Lease))
 	s.must(s.c.Release(second.Lease))
 	s.mu.Lock()
-	freed, _ := s.objects.Yield(s.objects.Tenants[tenantA], more)
+	freed, _ := s.objects.HBM.Yield(s.objects.Tenants[tenantA], more)
 	s.mu.Unlock()
 	if freed != more || s.Counters().HBM.Copies != 0 {
 		t.Errorf("%d of %d bytes are given back", freed, more)

@@ -251,7 +251,7 @@ func (m *hbmModel) writeOut() {
 func (m *hbmModel) thinOne() {
 	m.observe(func() {
 		m.mu.Lock()
-		if o := m.node(1, 16); o != nil && o.Ranked == objects.Candidate && o.Children == 1 && m.objects.MayStrip(o) {
+		if o := m.node(1, 16); o != nil && o.Ranked == objects.Candidate && o.Children == 1 && m.objects.Policies.MayStrip(o) {
 			m.objects.Strip(o, decision.ForRoom)
 		}
 		m.mu.Unlock()
@@ -296,7 +296,7 @@ func (m *hbmModel) removeOne() {
 func (m *hbmModel) source(k objects.Identity) *objects.Object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := m.objects.Named(k.Name, k.Profile, k.Tenant)
+	o := m.objects.Names.Find(k.Name, k.Profile, k.Tenant)
 	if o == nil || !o.Published() || o.Phase == objects.Stripped || o.Fill != nil {
 		return nil
 	}
@@ -547,7 +547,7 @@ func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	used, idle := sum(same, pages)
 	held, yields := sum(mine, charge)
 	m.mu.Lock()
-	memory := o.Tenant.Used[objects.PublicPool] + o.Tenant.Used[objects.PrivatePool] + m.objects.UsedBelow(o.Tenant)
+	memory := o.Tenant.Used[objects.PublicPool] + o.Tenant.Used[objects.PrivatePool] + m.objects.Below.Used(o.Tenant)
 	m.mu.Unlock()
 	overQuota := int64(0)
 	if q := o.Tenant.QuotaBytes; q > 0 {
@@ -619,7 +619,7 @@ func (m *hbmModel) compare() {
 		}
 		found++
 		m.mu.Lock()
-		have := m.objects.CopyOf(c.key)
+		have := m.objects.HBM.Copy(c.key)
 		m.mu.Unlock()
 		if have == nil || !slices.Equal(have.Shares[c.key.Rank].Extents, c.extents) {
 			m.fatal("%x rank %d is not on device %d as it should be", c.key.Name.Key[:4], c.key.Rank, c.key.Device)

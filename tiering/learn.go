@@ -53,10 +53,10 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 // unknownLocked reports whether an object is neither in memory or the lower tier, nor on
 // its way, and neither a hint nor a recent answer says anything about it.
 func (look *lookup) unknownLocked(id objects.Identity) bool {
-	if look.objects.Named(id.Name, id.Profile, id.Tenant) != nil || look.promotions.promotionLocked(id.Name) != nil {
+	if look.objects.Names.Find(id.Name, id.Profile, id.Tenant) != nil || look.promotions.promotionLocked(id.Name) != nil {
 		return false
 	}
-	if _, held := look.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := look.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
 		return false
 	}
 	at, why := look.remote.beyondLocked(id)

@@ -37,13 +37,13 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 	o.Hits++
 	s.objects.EndReadAhead(o, &s.counters.ReadAheadUsed)
 	if o.Stored != 0 {
-		s.objects.TouchBelow(o.Label())
+		s.objects.Below.Touch(o.Label())
 	}
 	s.objects.Account(o)
 	s.durations.since(o, s.durations.reused, now)
-	s.objects.Used(o, now)
+	s.objects.Policies.Used(o, now)
 	if o.Resident != nil && o.InHBM() {
-		s.objects.UsedCopy(o, now)
+		s.objects.HBM.Used(o, now)
 	}
 	return l, nil
 }
@@ -79,7 +79,7 @@ func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 	if l == nil || l.expired || l.object.InHBM() {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
-	return s.objects.Describe(l.object), nil
+	return s.objects.Memory.Describe(l.object), nil
 }
 
 // LeasedChain returns the nodes that a lease of a checkpoint covers, from the root to the
@@ -95,7 +95,7 @@ func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
 	}
 	var chain []*tier.Object
 	for o := l.object; o != nil; o = o.Parent {
-		chain = append(chain, s.objects.Describe(o))
+		chain = append(chain, s.objects.Memory.Describe(o))
 	}
 	slices.Reverse(chain)
 	return chain, nil

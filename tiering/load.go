@@ -106,7 +106,7 @@ func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loade
 // loadFailedLocked answers a load whose flight failed or has not ended. The checkpoint may
 // have arrived in memory in another way.
 func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
-	if o, _ := r.session.store.objects.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
+	if o, _ := r.session.store.objects.Names.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
 		got, err := r.session.leaseCheckpointLocked(o, q, now)
 		return got, nil, err
 	}
@@ -122,7 +122,7 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 	case name == (tier.Name{}):
 		return Loaded{Reason: why}, nil, nil
 	case r.above != nil:
-		if copied := s.objects.CopyOf(r.copyKey(name, q.Rank)); copied != nil {
+		if copied := s.objects.HBM.Copy(r.copyKey(name, q.Rank)); copied != nil {
 			got, err := c.leaseCheckpointLocked(copied, q, now)
 			if err == nil {
 				r.above.Count().Loaded++
@@ -145,10 +145,10 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 // else in the lower tier, else outside the node. If there is none, it returns the reason.
 func (look *lookup) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
 	hash := (*[32]byte)(&q.Hash)
-	if o, why = look.objects.Best(hash, q.Accept, p, t); o != nil {
+	if o, why = look.objects.Names.Best(hash, q.Accept, p, t); o != nil {
 		return o.Label(), o, tier.ReasonNone
 	}
-	if e, ok := look.objects.BestBelow(hash, q.Accept, p, t); ok {
+	if e, ok := look.objects.Below.Best(hash, q.Accept, p, t); ok {
 		return e.Name, nil, tier.ReasonNone
 	}
 	far := tier.ReasonNone
@@ -160,7 +160,7 @@ func (look *lookup) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.T
 	}
 	why = objects.MoreTelling(why, far)
 	if why == tier.ReasonNone {
-		why = look.objects.Gone(hash, p, t)
+		why = look.objects.Names.Gone(hash, p, t)
 	}
 	return tier.Name{}, nil, why
 }
@@ -178,7 +178,7 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 		n.Loaded++
 		n.LoadedTokens += uint64(o.End)
 	}
-	return Loaded{Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
+	return Loaded{Hit: true, Place: s.objects.Memory.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 
 // chain lists a checkpoint's nodes from the root. While the checkpoint is leased, the rows

@@ -52,17 +52,17 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 // prefixAtLocked returns the place of a checkpoint of an accepted kind whose number of
 // tokens is the parameter end; PlaceNone if there is none.
 func (look *lookup) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
-	if o, _ := look.objects.Best(hash, accept, p, t); o != nil && o.End == end {
+	if o, _ := look.objects.Names.Best(hash, accept, p, t); o != nil && o.End == end {
 		return look.place
 	}
-	if _, ok := look.objects.BestBelowAt(hash, accept, p, t, end); ok {
+	if _, ok := look.objects.Below.BestAt(hash, accept, p, t, end); ok {
 		return tier.PlaceDisk
 	}
 	return tier.PlaceNone
 }
 
 func (look *lookup) segmentAtLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) SegmentStatus {
-	if o := look.objects.Segments.Find(key); o != nil && o.Profile == p && o.Tenant == t {
+	if o := look.objects.Names.Segments.Find(key); o != nil && o.Profile == p && o.Tenant == t {
 		switch {
 		case o.Fill == nil:
 			return SegmentStatus{Status: tier.StatusHit, Place: look.place, Tokens: uint32(o.Tokens())}
@@ -72,7 +72,7 @@ func (look *lookup) segmentAtLocked(key *[32]byte, p *objects.Profile, t *object
 		return SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonPending}
 	}
 	if look.cfg.Lower != nil {
-		if e := look.objects.MatchBelow(key, p, t); e != nil {
+		if e := look.objects.Below.Match(key, p, t); e != nil {
 			return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: uint32(e.HitTokens())}
 		}
 	}

@@ -75,7 +75,7 @@ func (look *lookup) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Pr
 // statusesLocked answers the rows of the query's keys from index first on.
 func (look *lookup) statusesLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
 	var found [matchRows]*objects.Object
-	segments := look.objects.Segments
+	segments := look.objects.Names.Segments
 	keys := q.Keys[first : first+len(rows)]
 	for i := range keys {
 		found[i] = segments.Find(&keys[i])
@@ -96,7 +96,7 @@ func (look *lookup) statusesLocked(first int, rows []SegmentStatus, p *objects.P
 // segment's other variant.
 func (look *lookup) variantsLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
 	var found, others [matchRows / 2]*objects.Object
-	segments := look.objects.Segments
+	segments := look.objects.Names.Segments
 	keys, second := q.Keys[first:first+len(rows)], q.Others[first:first+len(rows)]
 	for i := range keys {
 		found[i], others[i] = segments.Find(&keys[i]), segments.Find(&second[i])
@@ -126,7 +126,7 @@ func (look *lookup) missLocked(row *SegmentStatus, o *objects.Object, key *[32]b
 		*row = SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 		return
 	}
-	why, tokens := look.objects.Ghosts.Why(key, p.ID, t.ID)
+	why, tokens := look.objects.Names.Ghosts.Why(key, p.ID, t.ID)
 	n.Miss(why, tokens)
 	*row = SegmentStatus{Status: tier.StatusMiss, Reason: why}
 }
@@ -202,12 +202,12 @@ func (look *lookup) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64,
 // statusBelowLocked returns the status of a segment in the lower tier, which may then be
 // read ahead.
 func (look *lookup) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, on tier.DeviceID) (row SegmentStatus, found bool) {
-	e := look.objects.MatchBelow(key, p, t)
+	e := look.objects.Below.Match(key, p, t)
 	if e == nil {
 		return row, false
 	}
 	look.promotions.hintReadAheadLocked(e.Name, p, t)
-	if on != 0 && look.objects.Copied(e, p, t, on) {
+	if on != 0 && look.objects.HBM.Has(e, p, t, on) {
 		return look.hitAboveLocked(on, uint32(e.HitTokens()), errorOf(p, e.Packed), look.of(p)), true
 	}
 	return look.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed), look.of(p)), true
@@ -235,7 +235,7 @@ func (look *lookup) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Prof
 	for end := len(q.Prefixes); end > 0 && dst.PrefixTokens == 0; end -= matchRows {
 		look.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows); i-- {
-			o, why := look.objects.Best(&q.Prefixes[i], q.Accept, p, t)
+			o, why := look.objects.Names.Best(&q.Prefixes[i], q.Accept, p, t)
 			if o != nil && uint32(o.End) == q.Positions[i] {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.Kind, look.place
 				switch {
@@ -250,9 +250,9 @@ func (look *lookup) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Prof
 			}
 			if look.cfg.Lower == nil {
 				// No other tier to look in.
-			} else if e, ok := look.objects.BestBelowAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
+			} else if e, ok := look.objects.Below.BestAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, tier.PlaceDisk
-				if q.Device != 0 && look.objects.Copied(&e, p, t, q.Device) {
+				if q.Device != 0 && look.objects.HBM.Has(&e, p, t, q.Device) {
 					dst.PrefixPlace = tier.PlaceHBM
 				}
 				dst.PrefixStates = look.statesBelowLocked(&e, p, t)
@@ -265,7 +265,7 @@ func (look *lookup) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Prof
 				}
 			}
 			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
-				why, _ = look.objects.Ghosts.Why(&q.Prefixes[i], p.ID, t.ID)
+				why, _ = look.objects.Names.Ghosts.Why(&q.Prefixes[i], p.ID, t.ID)
 			}
 			missed = objects.MoreTelling(missed, why)
 		}
@@ -319,10 +319,10 @@ func (look *lookup) statesBelowLocked(e *tier.Entry, p *objects.Profile, t *obje
 		case node.Parent == (tier.Name{}):
 			return 0
 		}
-		if o := look.objects.Named(node.Parent, p, t); o != nil {
+		if o := look.objects.Names.Find(node.Parent, p, t); o != nil {
 			return statesOf(o)
 		}
-		node, held = look.objects.LookupBelow(node.Parent, p, t)
+		node, held = look.objects.Below.Lookup(node.Parent, p, t)
 	}
 	return 0
 }

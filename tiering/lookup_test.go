@@ -207,7 +207,7 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 			Key: key, Profile: ps, Tenant: b.objects.Tenants[tenantA], Pool: b.objects.Pools[objects.PublicPool],
 			Spec: profile.FirstSpec(512), End: 512, Depth: 1, Phase: objects.Whole, Created: time.Now(),
 		}
-		b.objects.Segments.Put(&o.Key, o)
+		b.objects.Names.Segments.Put(&o.Key, o)
 		keys = append(keys, key)
 	}
 	return keys
@@ -244,7 +244,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.Run(fmt.Sprintf("keys=32/held=%d/hits=%v", n, hits), func(b *testing.B) {
 				bench := newBench(b, hybrid(1))
 				keys := crowd(bench, n)
-				b.Cleanup(func() { bench.objects.Segments = index.New[objects.Object]() })
+				b.Cleanup(func() { bench.objects.Names.Segments = index.New[objects.Object]() })
 				rng := rand.New(rand.NewPCG(4, 4))
 				rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 				if !hits {

@@ -153,12 +153,12 @@ func (n *neighbour) find(w *tier.Want) *farCopy {
 		if p.Fingerprint() != w.Fingerprint {
 			continue
 		}
-		o := s.objects.Named(w.Name, p, s.objects.Tenants[w.Tenant])
+		o := s.objects.Names.Find(w.Name, p, s.objects.Tenants[w.Tenant])
 		if o == nil || o.Phase != objects.Whole {
 			return nil
 		}
 		s.objects.Use(o)
-		c := &farCopy{of: n, object: o, described: s.objects.Describe(o)}
+		c := &farCopy{of: n, object: o, described: s.objects.Memory.Describe(o)}
 		c.entry = tier.Entry{
 			Name: w.Name, Fingerprint: w.Fingerprint, Tenant: w.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End,
 			Parent: c.described.Parent, Bytes: 1 << 40, Level: tier.LevelSynced, Generation: 77,

@@ -139,7 +139,7 @@ func (off *offloads) cameBackLocked(o *objects.Object) {
 
 // outletsLocked returns the outlets to which an object is offered on an occasion.
 func (off *offloads) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) {
-	_, below := off.objects.Below(o)
+	_, below := off.objects.Below.Of(o)
 	asked, elsewhere := false, false
 	for i := range off.cfg.Outlets {
 		out := &off.cfg.Outlets[i]
@@ -223,7 +223,7 @@ func (off *offloads) sendLocked(o *objects.Object, outlets []*Outlet, patient bo
 	n.Sending++
 	n.SendingBytes += uint64(w.pages)
 	off.objects.Account(o)
-	off.objects.Rank(o)
+	off.objects.Policies.Rank(o)
 	if behind != nil && behind.Ended() {
 		behind = nil
 	}
@@ -236,7 +236,7 @@ func (w *offload) Begin(*transfer.Flight) (err error) {
 	if off.closed {
 		return fmt.Errorf("%s: closing: %w", o.Name(), tier.ErrUnavailable)
 	}
-	d := off.objects.Describe(o)
+	d := off.objects.Memory.Describe(o)
 	for _, out := range w.outlets {
 		if w.to, err = out.To.Admit(d); err == nil || errors.Is(err, tier.ErrExists) {
 			w.begun = true
@@ -290,7 +290,7 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 	}
 	off.objects.Account(o)
 	if o.Linked() {
-		off.objects.Rank(o)
+		off.objects.Policies.Rank(o)
 	}
 	off.ended++
 	off.changed.Broadcast()
@@ -327,14 +327,14 @@ func (off *offloads) sendAhead(ctx context.Context) {
 
 // aheadLocked reports whether copies should be sent ahead.
 func (off *offloads) aheadLocked() bool {
-	return slices.ContainsFunc(off.objects.Pools[:], func(p *objects.Pool) bool { return off.objects.ShortOf(p, &p.Unsent) })
+	return slices.ContainsFunc(off.objects.Pools[:], func(p *objects.Pool) bool { return off.objects.Policies.ShortOf(p, &p.Unsent) })
 }
 
 // sendSomeLocked starts to send some copies ahead. The result is true if too much is in flight.
 func (off *offloads) sendSomeLocked() (blocked bool) {
 	n := 0
 	for _, p := range off.objects.Pools {
-		for ; n < cleanRows && off.objects.ShortOf(p, &p.Unsent); n++ {
+		for ; n < cleanRows && off.objects.Policies.ShortOf(p, &p.Unsent); n++ {
 			o := off.nextToLeaveLocked(p)
 			_, how := off.offloadLocked(o, ahead, nil)
 			if how == notNow {
@@ -342,7 +342,7 @@ func (off *offloads) sendSomeLocked() (blocked bool) {
 				break
 			}
 			o.Asked = true
-			off.objects.Rank(o)
+			off.objects.Policies.Rank(o)
 		}
 	}
 	return blocked
@@ -381,7 +381,7 @@ func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 	p := s.objects.Pools[objects.PoolNumber(kind)]
 	spare := int64(s.cfg.HighWater*float64(p.Budget)) - p.Used
 	if t.QuotaBytes > 0 {
-		spare = min(spare, -s.objects.OverQuota(t, 0))
+		spare = min(spare, -s.objects.Quotas.Over(t, 0))
 	}
 	return max(0, spare)
 }

@@ -363,7 +363,7 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 		parent = end
 	}
 	x.mu.Lock()
-	o := x.objects.Named(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.objects.Tenants[tenantA])
+	o := x.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.objects.Tenants[tenantA])
 	x.evictor.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
 	x.mu.Unlock()
 	x.launch()
@@ -533,7 +533,7 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	offer := func(p piece, why occasion) (how verdict) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		_, how = x.offloads.offloadLocked(x.objects.Named(tier.Name{Key: p.key}, x.profileOfLocked(), x.objects.Tenants[tenantA]), why, nil)
+		_, how = x.offloads.offloadLocked(x.objects.Names.Find(tier.Name{Key: p.key}, x.profileOfLocked(), x.objects.Tenants[tenantA]), why, nil)
 		return how
 	}
 	for _, why := range []occasion{published, usedAgain, leaving} {

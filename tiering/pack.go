@@ -39,7 +39,7 @@ func packs(o *objects.Object) bool {
 func (fills *fills) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
 	k := &packer{profile: o.Profile, plain: o.Layout()}
 	for i := range o.Shares {
-		views, unpin, err := fills.dev.Pin(fills.objects.Ref(&o.Shares[i]), true)
+		views, unpin, err := fills.dev.Pin(fills.objects.Memory.Ref(&o.Shares[i]), true)
 		if errors.Is(err, gpuipc.ErrUnavailable) {
 			return nil, nil //nolint:nilnil // memory without addresses is left alone
 		}

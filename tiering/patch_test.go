@@ -110,7 +110,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 	x, want := copied(t)
 	x.dropAll()
-	x.objects.WriteBehind = true // which finds what is there already
+	x.objects.Policies.WriteBehind = true // which finds what is there already
 	l := x.profile.CheckpointLayout(16)
 	r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)

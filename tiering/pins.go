@@ -137,14 +137,14 @@ func (pins *pins) keyedLocked(key *[32]byte) (found []*objects.Object, pending b
 		switch {
 		case o.Fill != nil:
 			pending = true
-		case pins.objects.Promotable(o):
+		case pins.objects.Names.Promotable(o):
 			found = append(found, o)
 		}
 	}
-	if o := pins.objects.Segments.Find(key); o != nil {
+	if o := pins.objects.Names.Segments.Find(key); o != nil {
 		add(o)
 	}
-	for o := pins.objects.Checkpoints.Find(key); o != nil; o = o.Sibling {
+	for o := pins.objects.Names.Checkpoints.Find(key); o != nil; o = o.Sibling {
 		add(o)
 	}
 	return found, pending
@@ -163,8 +163,8 @@ func (pins *pins) belowLocked(key *[32]byte) (found []lowerEntry) {
 		return nil
 	}
 	for _, kind := range [...]tier.CheckpointKind{0, tier.Exact, tier.Rows, tier.Spliced} {
-		e := pins.objects.EntryBelow(tier.Name{Kind: kind, Key: *key})
-		if e == nil || pins.objects.Deleting[e.Name] > 0 {
+		e := pins.objects.Below.Entry(tier.Name{Kind: kind, Key: *key})
+		if e == nil || pins.objects.Below.Deleting[e.Name] > 0 {
 			continue
 		}
 		t := pins.objects.Tenants[e.Tenant]
@@ -193,7 +193,7 @@ func (pins *pins) pagesInMemoryLocked(e *lowerEntry) int64 {
 	if e.Kind != 0 {
 		return pins.chainPagesLocked(&e.Entry, e.profile, e.tenant)
 	}
-	return pins.objects.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
+	return pins.objects.Memory.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
 }
 
 // mayPinLocked checks that objects may be pinned in addition to the existing pins.
@@ -282,7 +282,7 @@ func (pins *pins) sweepPins() {
 		return
 	}
 	pins.corrupt = pins.counters.CorruptInMemory
-	pins.endPinsLocked(func(o *objects.Object) bool { return !pins.objects.Promotable(o) })
+	pins.endPinsLocked(func(o *objects.Object) bool { return !pins.objects.Names.Promotable(o) })
 }
 
 // endPinsLocked removes the pins of the objects that match.
@@ -367,7 +367,7 @@ func (pins *pins) Pins() []PinInfo {
 	defer pins.mu.Unlock()
 	list := make([]PinInfo, 0, len(pins.pinned))
 	for o, p := range pins.pinned {
-		if pins.objects.Promotable(o) { // otherwise the next sweep removes it
+		if pins.objects.Names.Promotable(o) { // otherwise the next sweep removes it
 			list = append(list, p.info())
 		}
 	}

@@ -34,7 +34,7 @@ func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens 
 		return 0, 0, fmt.Errorf("room for %d segments of %d lengths: %w", len(interiors), len(tokens), tier.ErrInvalid)
 	}
 	for i, n := range interiors {
-		size := s.objects.SizeOf(p, p.SegmentParts(n), tokens[i])
+		size := s.objects.Memory.SizeOf(p, p.SegmentParts(n), tokens[i])
 		need += size.Charge()
 	}
 	pool := s.objects.Pools[objects.PublicPool]

@@ -127,14 +127,14 @@ func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 
 // sourceLocked returns one rank's share of an object and of its ancestors.
 func (cat *catalog) sourceLocked(o *objects.Object, rank int) plan.Source {
-	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: cat.objects.ShareOf(o, rank)}
+	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: cat.objects.Memory.ShareOf(o, rank)}
 	if o.Packed != "" {
 		src.Parts = o.Layout()
 	}
 	if o.Kind != 0 && o.Depth > 1 {
 		src.Ancestors = make([]plan.Source, o.Depth-1)
 		for i, up := o.Depth-2, o.Parent; i >= 0; i, up = i-1, up.Parent {
-			src.Ancestors[i] = plan.Source{Name: up.Label(), Begin: up.Begin, End: up.End, Share: cat.objects.ShareOf(up, rank)}
+			src.Ancestors[i] = plan.Source{Name: up.Label(), Begin: up.Begin, End: up.End, Share: cat.objects.Memory.ShareOf(up, rank)}
 		}
 	}
 	return src
@@ -185,9 +185,9 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 	o := &objects.Object{Profile: p, Tenant: t, Pool: s.objects.Pools[objects.PrivatePool], Kind: objects.BufferKind, Depth: 1, Shares: make([]objects.Share, 1)}
 	if i := slices.Index(s.plans.HBM, on); i >= 0 {
 		o.Pool = s.hbm[i].Pools()[objects.PrivatePool]
-		s.objects.MeasureCopy(o, bytes, 0)
+		s.objects.HBM.Measure(o, bytes, 0)
 	} else {
-		s.objects.MeasureBuffer(o, bytes)
+		s.objects.Memory.MeasureBuffer(o, bytes)
 	}
 	claimed := &plan.Claimed{}
 	defer s.launch()
@@ -198,7 +198,7 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 		if err := s.fills.claimLocked(o); err != nil {
 			return err
 		}
-		claimed.Memory, claimed.Release = s.objects.ShareOf(o, 0), s.keepLocked(o)
+		claimed.Memory, claimed.Release = s.objects.Memory.ShareOf(o, 0), s.keepLocked(o)
 		return nil
 	})
 	if err != nil {
@@ -223,7 +223,7 @@ func (c leased) mayClaimLocked(o *objects.Object) error {
 // claimLocked makes room for o and allocates its memory. ErrAgain is as in makeRoomLocked.
 func (fills *fills) claimLocked(o *objects.Object) (err error) {
 	if o.InHBM() {
-		err = fills.objects.MakeCopyRoom(o, false)
+		err = fills.objects.HBM.MakeRoom(o, false)
 	} else {
 		err = fills.evictor.makeRoomLocked(o, spared{})
 	}
@@ -235,12 +235,12 @@ func (fills *fills) claimLocked(o *objects.Object) (err error) {
 	}
 	o.Created, o.Used = fills.cfg.Now(), fills.cfg.Now()
 	if o.InHBM() {
-		fills.objects.AllocateCopy(o, 0)
+		fills.objects.HBM.Allocate(o, 0)
 		return nil
 	}
-	fills.objects.Allocate(o, o.RankBytes)
-	fills.objects.Book(o)
-	if fills.cleanerIdle && fills.objects.Short(o.Pool) {
+	fills.objects.Memory.Allocate(o, o.RankBytes)
+	fills.objects.Accounts.Book(o)
+	if fills.cleanerIdle && fills.objects.Policies.Short(o.Pool) {
 		fills.changed.Broadcast()
 	}
 	return nil

@@ -137,7 +137,7 @@ func (pro *promotions) promoteLocked(w wanted) *promotion {
 	}
 	for _, p := range slices.Backward(nodes) {
 		if p.source == nil {
-			pro.objects.TouchBelow(p.name) // so that the lower tier does not evict it for new entries
+			pro.objects.Below.Touch(p.name) // so that the lower tier does not evict it for new entries
 		}
 	}
 	if w.urgent {
@@ -160,11 +160,11 @@ func (pro *promotions) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			nodes[len(nodes)-1].lead = p
 			return nodes, true
 		}
-		if o := pro.objects.Named(name, w.profile, w.tenant); o != nil {
+		if o := pro.objects.Names.Find(name, w.profile, w.tenant); o != nil {
 			if len(nodes) == 0 {
 				return pro.restoreLocked(o, w)
 			}
-			if !o.Published() || o.End != end || !pro.objects.Sound(o) {
+			if !o.Published() || o.End != end || !pro.objects.Names.Sound(o) {
 				return nil, false
 			}
 			if o.Phase == objects.Stripped && nodes[len(nodes)-1].name.Kind == tier.Rows {
@@ -178,7 +178,7 @@ func (pro *promotions) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			nodes[len(nodes)-1].base = o
 			return nodes, true
 		}
-		e, held := pro.objects.LookupBelow(name, w.profile, w.tenant)
+		e, held := pro.objects.Below.Lookup(name, w.profile, w.tenant)
 		if !held {
 			e, held = pro.remote.foundLocked(objects.Identity{Name: name, Profile: w.profile, Tenant: w.tenant})
 		}
@@ -220,7 +220,7 @@ func (p *promotion) describe() *objects.Object {
 // size returns the size of the object.
 func (p *promotion) size() objects.Size {
 	o := p.describe()
-	return p.owner.objects.SizeOf(p.profile, o.Layout(), o.Spec.Tokens)
+	return p.owner.objects.Memory.SizeOf(p.profile, o.Layout(), o.Spec.Tokens)
 }
 
 func (pro *promotions) startLocked(p *promotion, urgent bool) {
@@ -279,12 +279,12 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	case err != nil:
 		return err
 	}
-	pro.objects.Allocate(o, o.RankBytes)
+	pro.objects.Memory.Allocate(o, o.RankBytes)
 	now := pro.cfg.Now()
 	o.Created, o.Used = now, now
 	o.Fill = &objects.Fill{Layout: o.Layout(), Promoted: true, Fetched: p.source != nil, Copying: 1}
 	if p.into != nil {
-		pro.objects.Book(o)
+		pro.objects.Accounts.Book(o)
 		pro.objects.Account(o)
 	} else {
 		pro.objects.Link(o)
@@ -300,12 +300,12 @@ func (p *promotion) findAgain(o *objects.Object) error {
 	if p.source != nil {
 		// A source may claim to have a segment of this tenant under a key that another tenant's
 		// segment has. The bytes that it sends are checked, but only after they have arrived.
-		if o.Kind == 0 && pro.objects.Segments.Find(&o.Key) != nil {
+		if o.Kind == 0 && pro.objects.Names.Segments.Find(&o.Key) != nil {
 			return fmt.Errorf("%s: another has its key: %w", o.Name(), tier.ErrInvalid)
 		}
 		return nil
 	}
-	e, ok := pro.objects.LookupBelow(p.name, p.profile, p.tenant)
+	e, ok := pro.objects.Below.Lookup(p.name, p.profile, p.tenant)
 	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent || e.Packed != p.entry.Packed {
 		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or the entry was written again in another shape
 	}
@@ -332,8 +332,8 @@ func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	if bytes == 0 || bytes > o.Pool.Budget/int64(o.Profile.Ranks) {
 		return fmt.Errorf("%s: %d bytes for each rank: %w", o.Name(), bytes, tier.ErrFull)
 	}
-	pro.objects.Measure(o)
-	if over := pro.objects.OverQuota(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
+	pro.objects.Memory.Measure(o)
+	if over := pro.objects.Quotas.Over(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
 		// A read-ahead is a guess, and must not evict what the tenant has.
 		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.Name(), over, tier.ErrQuota)
 	}
@@ -353,7 +353,7 @@ func (p *promotion) read(ctx context.Context) error {
 	pro := p.owner
 	refs := make([]gpuipc.Ref, len(p.object.Shares))
 	for i := range refs {
-		refs[i] = pro.objects.Ref(&p.object.Shares[i])
+		refs[i] = pro.objects.Memory.Ref(&p.object.Shares[i])
 	}
 	began := pro.cfg.Now()
 	c, job, err := p.readFrom(ctx, refs)

@@ -23,7 +23,7 @@ func TestQuotaCountsThePagesThatAreHeld(t *testing.T) {
 			t.Fatalf("a segment of %d bytes", p.layout.Bytes)
 		}
 		b.publish(c, p)
-		if held := b.objects.Pages.UsedBytes(); held > limit {
+		if held := b.objects.Memory.Pages.UsedBytes(); held > limit {
 			t.Fatalf("%d segments of %d bytes hold %d bytes of pages under a quota of %d", i+1, p.layout.Bytes, held, limit)
 		}
 	}
@@ -138,7 +138,7 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 	o := &objects.Object{Profile: x.profileState(), Tenant: x.objects.Tenants[tenantA], Pool: x.objects.Pools[objects.PublicPool], Spec: p.spec}
 	o.Begin, o.End = p.spec.Interior()
 	o.End += o.Begin
-	x.objects.Measure(o)
+	x.objects.Memory.Measure(o)
 	x.mu.Lock()
 	err := x.evictor.makeRoomLocked(o, spared{})
 	x.mu.Unlock()

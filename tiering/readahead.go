@@ -38,7 +38,7 @@ func (pro *promotions) readAheadLocked() (more bool) {
 	var far []wanted
 	for n := 0; n < hintRows && h.Len() > 0 && !pro.engine.Waiting(); n++ {
 		w := h.Take()
-		if o := pro.objects.Named(w.name, w.profile, w.tenant); pro.engine.Find(w.name) == nil && (o == nil || o.Phase == objects.Stripped) {
+		if o := pro.objects.Names.Find(w.name, w.profile, w.tenant); pro.engine.Find(w.name) == nil && (o == nil || o.Phase == objects.Stripped) {
 			if o == nil && pro.remote.farLocked(w.identity()) {
 				far = append(far, w)
 			} else {
@@ -60,7 +60,7 @@ func (pro *promotions) readAheadRoomLocked(nodes []*promotion) bool {
 		bytes, charge = bytes+size.PageBytes, charge+size.Charge()
 	}
 	first := nodes[0]
-	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && pro.objects.OverQuota(first.tenant, charge) <= 0 {
+	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && pro.objects.Quotas.Over(first.tenant, charge) <= 0 {
 		return true
 	}
 	pro.counters.ReadAheadDropped++

@@ -107,7 +107,7 @@ func (x *twoTiers) push2(ps []piece) {
 	x.Helper()
 	x.mu.Lock()
 	for _, p := range ps {
-		_ = x.writes.wantLocked(x.objects.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
+		_ = x.writes.wantLocked(x.objects.Names.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
 	}
 	x.mu.Unlock()
 	x.launch()

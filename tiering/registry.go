@@ -125,7 +125,7 @@ func (reg *registry) ReclaimProfile(ctx context.Context) {
 // reclaim evicts the evictable objects of a profile and reports whether it has none left.
 func (reg *registry) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 	for shard := 0; shard < index.Shards && ctx.Err() == nil; shard++ {
-		for _, m := range [...]*index.Map[objects.Object]{reg.objects.Segments, reg.objects.Checkpoints} {
+		for _, m := range [...]*index.Map[objects.Object]{reg.objects.Names.Segments, reg.objects.Names.Checkpoints} {
 			reg.mu.Lock()
 			found := m.Sorted(shard, nil)
 			reg.mu.Unlock()

@@ -108,7 +108,7 @@ func (rem *remote) beyondLocked(id objects.Identity) (remoteState, tier.Reason) 
 		}
 		return notRemote, k.why
 	}
-	if len(rem.objects.Deleting) > 0 && rem.objects.Deleting[id.Name] > 0 {
+	if len(rem.objects.Below.Deleting) > 0 && rem.objects.Below.Deleting[id.Name] > 0 {
 		return notRemote, tier.ReasonNone
 	}
 	if _, ok := rem.hintLocked(id); ok {
@@ -186,7 +186,7 @@ func (rem *remote) farLocked(id objects.Identity) bool {
 	if rem.engine == nil {
 		return false
 	}
-	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := rem.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
 		return false
 	}
 	at, _ := rem.beyondLocked(id)
@@ -196,7 +196,7 @@ func (rem *remote) farLocked(id objects.Identity) bool {
 // heldFartherLocked reports whether an object that memory does not have may come from the
 // lower tier or from outside this node.
 func (rem *remote) heldFartherLocked(id objects.Identity) bool {
-	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := rem.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
 		return true
 	}
 	at, _ := rem.beyondLocked(id)
@@ -224,7 +224,7 @@ func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, 
 			continue
 		}
 		n := tier.Name{Kind: kind, Key: *hash}
-		if o := rem.objects.Named(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
+		if o := rem.objects.Names.Find(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
 			continue // this node has another object of this name
 		}
 		at, absent := rem.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
@@ -251,7 +251,7 @@ func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *obj
 	case located:
 		tokens = look.remote.lookups[id].entry.HitTokens()
 	case hinted, searching:
-		_, known := look.objects.Ghosts.Why(key, p.ID, t.ID)
+		_, known := look.objects.Names.Ghosts.Why(key, p.ID, t.ID)
 		tokens = int(known)
 		if at == hinted && tokens > 0 && !look.remote.worthLocked(id, 0, tokens, segmentBytes(p, tokens)) {
 			look.counters.Beyond.NotWorth++
@@ -365,7 +365,7 @@ func (rem *remote) takeCopyLocked(p *promotion) {
 		return
 	}
 	id := objects.Identity{Name: p.name, Profile: p.profile, Tenant: p.tenant}
-	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := rem.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
 		return
 	}
 	k := rem.lookups[id]

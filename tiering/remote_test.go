@@ -584,7 +584,7 @@ func TestNearerPrefixIsAnsweredWhereTheFartherIsNotWorthIt(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	// Between what 16 and what 32 tokens take to compute.
-	m := x.objects.Named(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
+	m := x.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
 	millis := (m.Marginal(16, 32) + m.Marginal(0, 32)) / 2
 	x.far.hint.Latency = time.Duration(millis * float64(time.Millisecond))
 	if r := match(); r.PrefixTokens != 16 || r.PrefixPlace != tier.PlaceDRAM {

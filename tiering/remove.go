@@ -90,7 +90,7 @@ func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 		d.parent = o.Parent.Label()
 	}
 	if o != nil {
-		rmv.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		rmv.objects.Records.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
 		rmv.objects.Unlink(o, tier.ReasonRemoved)
 		d.held = true
 	}
@@ -112,10 +112,10 @@ func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry,
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
 	t := rmv.objects.Tenants[w.Tenant]
 	if p := rmv.registered(w.Fingerprint); p != nil && t != nil {
-		o = rmv.objects.Checkpoint(&w.Key, w.Kind, p, t)
+		o = rmv.objects.Names.Checkpoint(&w.Key, w.Kind, p, t)
 	}
-	if rmv.cfg.Lower != nil && rmv.objects.Deleting[w.Name] == 0 {
-		if e = rmv.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
+	if rmv.cfg.Lower != nil && rmv.objects.Below.Deleting[w.Name] == 0 {
+		if e = rmv.objects.Below.Entry(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
 			e = nil // the entry has the name but another tenant or profile
 		}
 	}
@@ -156,12 +156,12 @@ func (rmv *removals) endDiscard(n tier.Name, d discarding) error {
 // From then on no lookup finds it in the lower tier. It cannot be written to the lower tier
 // again until endDeletion is called.
 func (rmv *removals) removeLocked(n tier.Name) (held bool, err error) {
-	o := rmv.objects.Segments.Find(&n.Key)
+	o := rmv.objects.Names.Segments.Find(&n.Key)
 	promotion := rmv.promotions.promotionLocked(n)
 	if rmv.pins.isPinnedLocked(o) {
 		return false, fmt.Errorf("segment %x is pinned: %w", n.Key[:8], tier.ErrBusy)
 	}
-	rmv.objects.RemoveCopies(n, *rmv.profiles.Load())
+	rmv.objects.HBM.Remove(n, *rmv.profiles.Load())
 	switch {
 	case promotion != nil:
 		rmv.promotions.engine.Cancel(promotion.Flight, transfer.ErrStopped)
@@ -169,7 +169,7 @@ func (rmv *removals) removeLocked(n tier.Name) (held bool, err error) {
 	case !o.Published():
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
 	default:
-		rmv.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		rmv.objects.Records.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
 		rmv.objects.Unlink(o, tier.ReasonRemoved)
 		held = true
 	}

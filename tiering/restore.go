@@ -22,10 +22,10 @@ import (
 // result is false if the lower tier does not have the node, or if the node cannot be restored
 // now.
 func (pro *promotions) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
-	if o.Phase != objects.Stripped || o.Fill != nil || !pro.objects.Sound(o) {
+	if o.Phase != objects.Stripped || o.Fill != nil || !pro.objects.Names.Sound(o) {
 		return nil, false
 	}
-	e, held := pro.objects.Below(o)
+	e, held := pro.objects.Below.Of(o)
 	if !held || !w.profile.Fits(&e) {
 		return nil, false
 	}
@@ -53,8 +53,8 @@ func (pro *promotions) restoreStatesLocked(p *promotion) {
 		}
 		o.Shares[i].Digests = digests
 	}
-	pro.objects.Resize(from, -o.StatePages, -o.StateBytes)
-	pro.objects.Resize(o, o.StatePages, o.StateBytes)
+	pro.objects.Accounts.Resize(from, -o.StatePages, -o.StateBytes)
+	pro.objects.Accounts.Resize(o, o.StatePages, o.StateBytes)
 	pro.counters.StrippedPromoted++
 	p.object = o
 	from.Fill = nil
@@ -95,8 +95,8 @@ func (pro *promotions) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 		return nil, nil
 	}
 	for i := range o.Shares {
-		from = append(from, objects.Gather(pro.objects.Ref(&p.object.Shares[i]), edges))
-		to = append(to, objects.Gather(pro.objects.Ref(&o.Shares[i]), edges))
+		from = append(from, objects.Gather(pro.objects.Memory.Ref(&p.object.Shares[i]), edges))
+		to = append(to, objects.Gather(pro.objects.Memory.Ref(&o.Shares[i]), edges))
 	}
 	o.Fill = &objects.Fill{Promoted: true, Copying: 1}
 	pro.objects.Account(o)

@@ -42,8 +42,8 @@ func (b *bench) populate(n int) (hashes [][32]byte) {
 		if i%8 == 7 {
 			o.Parent, o.Begin, o.End, o.Depth, o.Extends, o.ExtendsKind = up, up.End, up.End+8, up.Depth+1, up.Key, tier.Exact
 		}
-		b.objects.Measure(o)
-		b.objects.Allocate(o, l.Bytes)
+		b.objects.Memory.Measure(o)
+		b.objects.Memory.Allocate(o, l.Bytes)
 		o.Shares[0].Digests = make([]uint64, l.Chunks())
 		o.Created, o.Used, o.Fill = now, now, objects.NewFill(o, l)
 		b.objects.Link(o)

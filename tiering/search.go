@@ -228,10 +228,10 @@ func (q *search) hearLocked(k *remoteLookup, c tier.Copy) {
 		return
 	}
 	up := objects.Identity{Name: e.Parent, Profile: k.id.Profile, Tenant: k.id.Tenant}
-	if rem.objects.Named(up.Name, up.Profile, up.Tenant) != nil || rem.promotions.promotionLocked(up.Name) != nil {
+	if rem.objects.Names.Find(up.Name, up.Profile, up.Tenant) != nil || rem.promotions.promotionLocked(up.Name) != nil {
 		return
 	}
-	if _, held := rem.objects.LookupBelow(up.Name, up.Profile, up.Tenant); held {
+	if _, held := rem.objects.Below.Lookup(up.Name, up.Profile, up.Tenant); held {
 		return
 	}
 	if at := rem.remoteLookupLocked(up); at == nil {

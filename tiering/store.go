@@ -100,8 +100,8 @@ func Open(cfg Config) (*Store, error) {
 		EvictionPublic: cfg.EvictionPublic, EvictionPrivate: cfg.EvictionPrivate, Eviction: cfg.Eviction,
 		HighWater: cfg.HighWater, LowWater: cfg.LowWater, Short: s.wakeIdleCleaner, Outlets: len(cfg.Outlets) > 0,
 	}, tenants, &s.counters)
-	s.objects.WriteBehind = cfg.WriteBehind
-	s.objects.SendAll = slices.ContainsFunc(cfg.Outlets, func(o Outlet) bool { return o.All })
+	s.objects.Policies.WriteBehind = cfg.WriteBehind
+	s.objects.Policies.SendAll = slices.ContainsFunc(cfg.Outlets, func(o Outlet) bool { return o.All })
 	s.profiles.Store(&[]*objects.Profile{})
 	s.advisor = newAdvisor(s)
 	s.changed.L = &s.mu
@@ -299,7 +299,7 @@ func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 func (s *Store) Trials() (objects, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.objects.Trials()
+	n := s.objects.Records.Trials()
 	return n.Published, n.PublishedBytes
 }
 
@@ -393,7 +393,7 @@ func (s *Store) sweepHBM() {
 	}
 	first := 0
 	_ = s.inTurns(func() error {
-		if !s.objects.SweepCopies(first, holdRows) {
+		if !s.objects.HBM.Sweep(first, holdRows) {
 			return nil
 		}
 		first += holdRows

@@ -428,7 +428,7 @@ func (b *bench) wantUsed(public, private int64) {
 
 // cost is what a segment takes of its pool.
 func (b *bench) cost(p piece) int64 {
-	return b.objects.PagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
+	return b.objects.Memory.PagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
 }
 
 // audit recomputes every account from the objects themselves.
@@ -585,11 +585,11 @@ func (s *Store) auditLocked() error {
 		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
 			return fmt.Errorf("tenant %s: total %d, want %d; Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Total(), a.used, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])
 		}
-		if held := t.Total() + s.objects.UsedBelow(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
+		if held := t.Total() + s.objects.Below.Used(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
 			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, held, t.QuotaBytes)
 		}
 	}
-	if got := s.objects.Pages.UsedBytes(); got != total-ids {
+	if got := s.objects.Memory.Pages.UsedBytes(); got != total-ids {
 		return fmt.Errorf("%d bytes of pages in use, pools say %d with %d of token ids", got, total, ids)
 	}
 	if err := s.auditHBMLocked(candidates); err != nil {
@@ -627,8 +627,8 @@ func (s *Store) auditLocked() error {
 	}
 	listed := 0
 	for shard := range index.Shards {
-		listed += len(s.objects.Segments.Sorted(shard, nil))
-		for _, o := range s.objects.Checkpoints.Sorted(shard, nil) {
+		listed += len(s.objects.Names.Segments.Sorted(shard, nil))
+		for _, o := range s.objects.Names.Checkpoints.Sorted(shard, nil) {
 			for ; o != nil; o = o.Sibling {
 				listed++
 			}
@@ -712,7 +712,7 @@ func (s *Store) auditExtents(o *objects.Object) error {
 				}
 			} else {
 				bytes += e.Len
-				pages += s.objects.PagesOf(e.Len)
+				pages += s.objects.Memory.PagesOf(e.Len)
 			}
 			at += e.Len
 		}

@@ -46,7 +46,7 @@ func (b *bench) strip(prompt, end int) {
 // node finds a checkpoint in memory; the caller holds the lock.
 func (b *bench) node(prompt, end int) *objects.Object {
 	p, _ := b.Store.profile(b.id)
-	return b.objects.Checkpoint((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.objects.Tenants[tenantA])
+	return b.objects.Names.Checkpoint((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.objects.Tenants[tenantA])
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -222,13 +222,13 @@ func TestItemsFollowTheChain(t *testing.T) {
 	item := func(end int) (bytes int64, tokens int) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		it := b.objects.Item(b.node(1, end))
+		it := b.objects.Policies.Item(b.node(1, end))
 		return it.Bytes, it.Tokens
 	}
-	full := b.objects.PagesOf(b.profile.CheckpointLayout(16).Bytes)
+	full := b.objects.Memory.PagesOf(b.profile.CheckpointLayout(16).Bytes)
 	var states int64
 	for _, run := range plan.NewGeometry(b.profile, 1, 4096, plan.NewParts()).CheckpointParts(16).StatePages {
-		states += b.objects.PagesOf(run.Len)
+		states += b.objects.Memory.PagesOf(run.Len)
 	}
 	want := func(end int, bytes int64, tokens int) {
 		t.Helper()

@@ -204,7 +204,7 @@ func TestSaveBehindAParentLargerThanItsPoolIsFull(t *testing.T) {
 	if pool.Used != 0 {
 		t.Fatalf("%d bytes are still in memory", pool.Used)
 	}
-	node := x.objects.PagesOf(x.profile.CheckpointLayout(64).Bytes)
+	node := x.objects.Memory.PagesOf(x.profile.CheckpointLayout(64).Bytes)
 	pool.Budget = 2*node - 1
 	_, err := x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
 	x.wantErr(err, tier.ErrFull)

@@ -365,7 +365,7 @@ func (w *walk) where(n tier.Name) (memory, disk bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, _ := w.Store.profile(w.id)
-	o := w.objects.Named(n, p, w.objects.Tenants[tenantA])
+	o := w.objects.Names.Find(n, p, w.objects.Tenants[tenantA])
 	return o != nil && o.Fill == nil && o.Phase != objects.Stripped, w.tier.holds(n)
 }
 
@@ -481,7 +481,7 @@ func (w *walk) evictOne() {
 	memory, disk := w.where(n)
 	w.mu.Lock()
 	coming := slices.ContainsFunc(w.writes.byName[n], func(o *objects.Object) bool { return !writeOf(o).removed })
-	filled := w.objects.Filled(n, func() *objects.Profile { p, _ := w.Store.profile(w.id); return p }(), w.objects.Tenants[tenantA])
+	filled := w.objects.Names.Filled(n, func() *objects.Profile { p, _ := w.Store.profile(w.id); return p }(), w.objects.Tenants[tenantA])
 	w.mu.Unlock()
 	switch err := w.Evict(p.key); {
 	case filled:
@@ -634,7 +634,7 @@ func (w *walk) beingFilled(n int) bool {
 	p, _ := w.Store.profile(w.id)
 	for {
 		q, begin := w.checkpoint(n)
-		if w.objects.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.objects.Tenants[tenantA]) {
+		if w.objects.Names.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.objects.Tenants[tenantA]) {
 			return true
 		}
 		if begin == 0 {

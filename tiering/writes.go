@@ -81,9 +81,9 @@ func (wr *writes) wantLocked(o *objects.Object, level tier.Level, patient bool) 
 		return nil
 	}
 	w := &write{owner: wr, object: o, want: level, reached: tier.LevelMemory, patient: patient}
-	if e, held := wr.objects.Below(o); held {
+	if e, held := wr.objects.Below.Of(o); held {
 		w.reached = e.Level
-		wr.objects.SetStored(o, e.Level)
+		wr.objects.Policies.SetStored(o, e.Level)
 		if e.Level >= level {
 			return nil
 		}
@@ -99,7 +99,7 @@ func (wr *writes) wantLocked(o *objects.Object, level tier.Level, patient bool) 
 	wr.byName[n] = append(wr.byName[n], o)
 	f, err := wr.engine.Start(o, w, transfer.Options{})
 	w.Flight, w.queued = f, err == nil
-	wr.objects.Rank(o)
+	wr.objects.Policies.Rank(o)
 	return err
 }
 
@@ -128,16 +128,16 @@ func (w *write) admit(f *transfer.Flight) error {
 		return fmt.Errorf("%s: closing: %w", o.Name(), tier.ErrUnavailable)
 	case w.removed:
 		return fmt.Errorf("%s: removed: %w", o.Name(), tier.ErrGone)
-	case wr.objects.Deleting[name] > 0:
+	case wr.objects.Below.Deleting[name] > 0:
 		return fmt.Errorf("%s: an older one is being removed: %w", o.Name(), tier.ErrBusy)
 	}
-	if e := wr.objects.EntryBelow(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
+	if e := wr.objects.Below.Entry(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
 		// Clients choose the hashes of checkpoints, so an entry of another tenant or
 		// length does not imply a broken hash function.
 		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.Name(), tier.ErrExists)
 	}
-	wr.objects.YieldToWrite(o)
-	tw, err := wr.cfg.Lower.Admit(wr.objects.Describe(o), wr.roomBelow(o.Tenant))
+	wr.objects.HBM.YieldToWrite(o)
+	tw, err := wr.cfg.Lower.Admit(wr.objects.Memory.Describe(o), wr.roomBelow(o.Tenant))
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (w *write) follow(f *transfer.Flight) error {
 	if up == nil {
 		return nil
 	}
-	e, held := wr.objects.Below(up)
+	e, held := wr.objects.Below.Of(up)
 	if held && up.Phase == objects.Stripped {
 		w.want = min(w.want, e.Level) // an object cannot be more durable than its parent
 		return nil
@@ -208,7 +208,7 @@ func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 		wr.counters.WrittenBytes += uint64(o.Bytes)
 	}
 	w.reached = max(w.reached, w.answer)
-	wr.objects.SetStored(o, max(o.Stored, w.answer))
+	wr.objects.Policies.SetStored(o, max(o.Stored, w.answer))
 	return w.want > w.running && w.answer >= w.running, nil
 }
 
@@ -244,7 +244,7 @@ func (w *write) End(f *transfer.Flight, err error) {
 		wr.running.Add(1)
 		wr.removals = append(wr.removals, n)
 	}
-	wr.objects.Rank(o)
+	wr.objects.Policies.Rank(o)
 	for _, g := range f.Followers() {
 		follower := g.Job.(*write)
 		follower.want = min(follower.want, max(w.reached, tier.LevelLogged))

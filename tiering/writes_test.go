@@ -409,8 +409,8 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 		x.wantMiss(p, tier.ReasonRemoved)
 		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
-	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.objects.Deleting) != 0 {
-		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.objects.Deleting))
+	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.objects.Below.Deleting) != 0 {
+		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.objects.Below.Deleting))
 	}
 }
 
@@ -434,7 +434,7 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 				t.Fatalf("%d writes", x.tier.waiting())
 			}
 			x.tier.finish(0, nil)
-			if x.tier.holds(tier.Name{Key: p.key}) || len(x.objects.Deleting) != 0 {
+			if x.tier.holds(tier.Name{Key: p.key}) || len(x.objects.Below.Deleting) != 0 {
 				t.Fatal("the removed segment came back")
 			}
 			x.tier.finishAll()
@@ -536,9 +536,9 @@ func TestWriteThatHangsDoesNotStopReservations(t *testing.T) {
 	for name, clean := range map[string]bool{"others are on disk": true, "others are only in memory": false} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), poolOf(8))
-			x.objects.WriteBehind = true
+			x.objects.Policies.WriteBehind = true
 			x.publish(x.c, x.mid(0, 64, 8)) // its write never ends
-			x.objects.WriteBehind = clean
+			x.objects.Policies.WriteBehind = clean
 			for i := 1; i < 8; i++ {
 				x.publish(x.c, x.mid(i, 64, 8))
 				if clean {

@@ -77,7 +77,7 @@ func Open(cfgs []Config, o Options) List {
 	for i, h := range list {
 		h.begin()
 		if errs[i] != nil {
-			h.o.Objects.Lose(h.memory)
+			h.o.Objects.HBM.Lose(h.memory)
 			h.tell(errs[i])
 		}
 	}
@@ -131,7 +131,7 @@ func (h *Cache) begin() {
 	if h.arena != nil {
 		public, private = h.cfg.budgets()
 	}
-	h.memory = h.o.Objects.OpenDevice(h.arena, h.cfg.PageBytes, public, private)
+	h.memory = h.o.Objects.HBM.Open(h.arena, h.cfg.PageBytes, public, private)
 	h.Flights = transfer.New[objects.CopyKey](transfer.Config{
 		Lock: h.o.Lock, Workers: true, Queue: h.cfg.Queue, Now: h.o.Now, Idle: h.Guess, Took: h.took,
 	})
@@ -229,7 +229,7 @@ func (h *Cache) Failed(err error) {
 		h.o.Lock.Unlock()
 		return
 	}
-	copies := h.o.Objects.Lose(h.memory)
+	copies := h.o.Objects.HBM.Lose(h.memory)
 	h.Flights.Stop(transfer.ErrLost)
 	h.o.Lock.Unlock()
 	h.o.Log.Error().Err(err).Int("copies", copies).Str("tier", "hbm").Stringer("device", h.dev.UUID()).

@@ -75,8 +75,8 @@ func (h *Cache) hint(o *objects.Object) {
 func (h *Cache) Guess() (more bool) {
 	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.Flights.Waiting(); n++ {
 		w := h.hints.Take()
-		o := h.o.Objects.Named(w.Name, w.Profile, w.Tenant)
-		if o == nil || !h.o.Objects.Promotable(o) {
+		o := h.o.Objects.Names.Find(w.Name, w.Profile, w.Tenant)
+		if o == nil || !h.o.Objects.Names.Promotable(o) {
 			continue
 		}
 		for _, e := range w.Profile.Engines {
@@ -91,22 +91,22 @@ func (h *Cache) Guess() (more bool) {
 // Begin allocates the memory of a copy and keeps its sources in use.
 func (p *Promotion) Begin(f *transfer.Flight) error {
 	h := p.cache
-	o := h.o.Objects.Named(p.Name, p.Profile, p.Tenant)
-	if o == nil || !h.o.Objects.Promotable(o) {
+	o := h.o.Objects.Names.Find(p.Name, p.Profile, p.Tenant)
+	if o == nil || !h.o.Objects.Names.Promotable(o) {
 		return fmt.Errorf("segment or checkpoint %x is not whole in memory: %w", p.Name.Key[:8], tier.ErrGone)
 	}
-	c := h.o.Objects.NewCopy(o, h.memory)
+	c := h.o.Objects.HBM.New(o, h.memory)
 	if c.RankBytes == 0 {
 		return fmt.Errorf("%s: a copy of no bytes: %w", c.Name(), tier.ErrGone)
 	}
-	switch err := h.o.Objects.MakeCopyRoom(c, !f.Urgent()); {
+	switch err := h.o.Objects.HBM.MakeRoom(c, !f.Urgent()); {
 	case errors.Is(err, objects.ErrAgain):
 		return transfer.ErrAgain
 	case err != nil:
 		return err
 	}
 	h.o.Objects.Use(o)
-	h.o.Objects.AllocateCopy(c, p.Rank)
+	h.o.Objects.HBM.Allocate(c, p.Rank)
 	c.Fill = &objects.Fill{Layout: c.Layout(), Copying: 1}
 	h.o.Objects.Account(c)
 	p.Source, p.Copy = o, c
@@ -140,7 +140,7 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 // Landed checks that the object of a copy is still whole. It may have been removed or
 // found corrupt meanwhile.
 func (p *Promotion) Landed(*transfer.Flight) (again bool, err error) {
-	if o := p.Source; !p.cache.o.Objects.Promotable(o) {
+	if o := p.Source; !p.cache.o.Objects.Names.Promotable(o) {
 		return false, fmt.Errorf("%s has left memory: %w", o.Name(), tier.ErrGone)
 	}
 	return false, nil
@@ -156,13 +156,13 @@ func (p *Promotion) End(f *transfer.Flight, err error) {
 	c.Fill = nil
 	p.upload.publish()
 	c.Ops += f.Waiters()
-	h.o.Objects.AddCopy(c, p.Source, p.Rank, p.upload.from)
+	h.o.Objects.HBM.Add(c, p.Source, p.Rank, p.upload.from)
 	h.memory.Counters.PromotedBytes += uint64(c.Bytes)
 	why := decision.Promoted
 	if !f.Urgent() {
 		why = decision.ReadAhead
 	}
-	h.o.Objects.TellCopied(c, p.Source, why)
+	h.o.Objects.Records.TellCopied(c, p.Source, why)
 }
 
 // Release ends the use of the object. It frees the copy unless the copy has become visible.

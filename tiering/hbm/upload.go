@@ -52,10 +52,10 @@ type uploadPiece struct {
 // and digests are replaced, never modified, so the recorded ones stay valid while the
 // object is in use.
 func (h *Cache) newUpload(c, o *objects.Object, rank int) *upload {
-	up := &upload{cache: h, copy: c, to: h.o.Objects.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
+	up := &upload{cache: h, copy: c, to: h.o.Objects.Memory.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
 	up.nodes = make([]uploadNode, o.Depth)
 	for i := o.Depth - 1; i >= 0; i-- {
-		up.nodes[i] = uploadNode{object: o, layout: o.Layout(), share: h.o.Objects.ShareOf(o, rank), digests: o.Shares[rank].Digests}
+		up.nodes[i] = uploadNode{object: o, layout: o.Layout(), share: h.o.Objects.Memory.ShareOf(o, rank), digests: o.Shares[rank].Digests}
 		o = o.Parent
 	}
 	return up

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -22,63 +24,23 @@ import (
 // that rows shared by two checkpoints are in HBM twice. The alternative, a chain of
 // copies, needs a second tree whose nodes keep each other in use.
 
-// copies is the state of all copies in HBM, on all devices.
-type copies struct {
-	Devices []*Device
-	Held    map[Identity]*resident
-	Loose   int // residents whose object is not in memory
+// Copies has the copies in HBM, on all devices.
+type Copies struct {
+	cfg      *Options
+	tenants  map[tier.TenantID]*Tenant
+	table    *policy.Table[Object]
+	names    *Names
+	below    *Below
+	policies *Policies
+	quotas   *Quotas
+	accounts *Accounts
+	Devices  []*Device              // in the order of their ids
+	Held     map[Identity]*resident // nil without devices
+	Loose    int                    // residents whose object is not in memory
 }
 
-// Identity names an object independently of its tier.
-type Identity struct {
-	Name    tier.Name
-	Profile *Profile
-	Tenant  *Tenant
-}
-
-// CopyKey names one rank's copy of an object on a device.
-type CopyKey struct {
-	Identity
-	Rank   int
-	Device tier.DeviceID
-}
-
-// Identity returns the identity of an object. A copy has the identity of its original.
-func (o *Object) Identity() Identity { return Identity{o.Label(), o.Profile, o.Tenant} }
-
-// resident lists the copies in HBM of one object, at least one. Guarded by the store's lock.
-//
-// Invariant: while the object is whole in memory, Source is the object, and its Resident
-// points to this resident. Otherwise Source is nil.
-type resident struct {
-	Identity
-	Source     *Object
-	generation uint64 // generation of the lower tier's entry, while Source is nil
-	Copies     []Copy // at most one per rank and device, in no order
-}
-
-// Copy is one rank's copy of an object.
-type Copy struct {
-	*Object
-	Rank int
-	From []uint64 // digests of the object's share at the time of the copy
-}
-
-// On returns the copy of a rank on a device; nil = none.
-func (r *resident) On(d tier.DeviceID, rank int) *Object {
-	if r == nil {
-		return nil
-	}
-	for i := range r.Copies {
-		if c := &r.Copies[i]; c.Rank == rank && c.Pool.Device.ID == d {
-			return c.Object
-		}
-	}
-	return nil
-}
-
-// NewCopy returns a description of a copy of an object for a device. The copy has no memory yet.
-func (s *Set) NewCopy(o *Object, d *Device) *Object {
+// New returns a description of a copy of an object for a device. The copy has no memory yet.
+func (hbm *Copies) New(o *Object, d *Device) *Object {
 	c := &Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: d.Pools[PoolNumber(o.Kind)],
 		Spec: o.Spec, Begin: o.Begin, End: o.End, Depth: 1, Publisher: o.Publisher, Shares: make([]Share, o.Profile.Ranks),
@@ -88,56 +50,56 @@ func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	} else if o.Packed != "" {
 		c.LaidOut(o.copiedAs())
 	}
-	c.Created = s.cfg.Now()
+	c.Created = hbm.cfg.Now()
 	c.Used = c.Created
-	s.MeasureCopy(c, c.Layout().Bytes, c.Layout().Chunks())
+	hbm.Measure(c, c.Layout().Bytes, c.Layout().Chunks())
 	return c
 }
 
-// CopyOf returns a rank's copy on a device; nil if there is none, or if its object is no
+// Copy returns a rank's copy on a device; nil if there is none, or if its object is no
 // longer cached in memory or the lower tier.
-func (s *Set) CopyOf(k CopyKey) *Object { return s.ResidentOf(k.Identity).On(k.Device, k.Rank) }
+func (hbm *Copies) Copy(k CopyKey) *Object { return hbm.Resident(k.Identity).On(k.Device, k.Rank) }
 
-// ResidentOf returns the copies of an object; nil = none. If the object is no longer cached in
-// memory or the lower tier, ResidentOf drops the copies.
-func (s *Set) ResidentOf(k Identity) *resident {
-	if s.HBM == nil {
+// Resident returns the copies of an object; nil = none. If the object is no longer cached in
+// memory or the lower tier, Resident drops the copies.
+func (hbm *Copies) Resident(k Identity) *resident {
+	if len(hbm.Devices) == 0 {
 		return nil
 	}
-	r := s.HBM.Held[k]
-	if r != nil && !s.stands(r) {
-		s.DropCopies(r, stats.DropObject)
+	r := hbm.Held[k]
+	if r != nil && !hbm.stands(r) {
+		hbm.Drop(r, stats.DropObject)
 		return nil
 	}
 	return r
 }
 
 // stands reports whether the object of some copies is still cached in memory or the lower tier.
-func (s *Set) stands(r *resident) bool {
+func (hbm *Copies) stands(r *resident) bool {
 	if r.Source != nil {
-		return s.Sound(r.Source)
+		return hbm.names.Sound(r.Source)
 	}
-	e, ok := s.LookupBelow(r.Name, r.Profile, r.Tenant)
+	e, ok := hbm.below.Lookup(r.Name, r.Profile, r.Tenant)
 	return ok && e.Generation == r.generation
 }
 
-// Copied reports whether the object of an entry, which is not in memory, has the copies in
+// Has reports whether the object of an entry, which is not in memory, has the copies in
 // HBM that a client on a device needs.
-func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant, on tier.DeviceID) bool {
-	if s.HBM == nil || s.HBM.Loose == 0 {
+func (hbm *Copies) Has(e *tier.Entry, p *Profile, t *Tenant, on tier.DeviceID) bool {
+	if len(hbm.Devices) == 0 || hbm.Loose == 0 {
 		return false
 	}
-	r := s.HBM.Held[Identity{e.Name, p, t}]
+	r := hbm.Held[Identity{e.Name, p, t}]
 	return r != nil && r.Source == nil && r.generation == e.Generation && r.Serves(on)
 }
 
-// AddCopy makes a verified copy visible to lookups.
-func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
+// Add makes a verified copy visible to lookups.
+func (hbm *Copies) Add(c, source *Object, rank int, from []uint64) {
 	r := source.Resident
 	if r == nil {
 		r = &resident{Identity: source.Identity(), Source: source}
 		source.Resident = r
-		s.HBM.Held[r.Identity] = r
+		hbm.Held[r.Identity] = r
 	}
 	d := c.Pool.Device
 	if r.On(d.ID, rank) != nil {
@@ -147,20 +109,20 @@ func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
 	c.Resident = r
 	c.on(evFind)
 	d.Counters.Copies++
-	s.Account(c)
-	s.Rank(c)
+	hbm.accounts.settle(c)
+	hbm.policies.Rank(c)
 }
 
-// dropCopy hides a copy from lookups. Its memory is freed now or when its last user ends.
-func (s *Set) dropCopy(c *Object, why stats.Drop) {
+// drop hides a copy from lookups. Its memory is freed now or when its last user ends.
+func (hbm *Copies) drop(c *Object, why stats.Drop) {
 	r := c.Resident
 	r.Copies = slices.DeleteFunc(r.Copies, func(x Copy) bool { return x.Object == c })
 	if len(r.Copies) == 0 {
-		delete(s.HBM.Held, r.Identity)
+		delete(hbm.Held, r.Identity)
 		if r.Source != nil {
 			r.Source.Resident = nil
 		} else {
-			s.HBM.Loose--
+			hbm.Loose--
 		}
 	}
 	c.Resident = nil
@@ -169,40 +131,40 @@ func (s *Set) dropCopy(c *Object, why stats.Drop) {
 	counters.Copies--
 	counters.Dropped[why]++
 	counters.DroppedBytes += uint64(c.Bytes)
-	s.Rank(c)
-	s.Account(c)
+	hbm.policies.Rank(c)
+	hbm.accounts.settle(c)
 }
 
-// DropCopies drops all copies of an object and returns their number.
-func (s *Set) DropCopies(r *resident, why stats.Drop) int {
-	return s.dropCopies(r, why, func(*Object) bool { return true })
+// Drop drops all copies of an object and returns their number.
+func (hbm *Copies) Drop(r *resident, why stats.Drop) int {
+	return hbm.dropSome(r, why, func(*Object) bool { return true })
 }
 
-func (s *Set) dropCopies(r *resident, why stats.Drop, which func(*Object) bool) (n int) {
+func (hbm *Copies) dropSome(r *resident, why stats.Drop, which func(*Object) bool) (n int) {
 	for _, c := range slices.Clone(r.Copies) {
 		if which(c.Object) {
-			s.dropCopy(c.Object, why)
+			hbm.drop(c.Object, why)
 			n++
 		}
 	}
 	return n
 }
 
-// leaveCopies handles the copies of an object that leaves memory, or whose states leave memory.
+// leave handles the copies of an object that leaves memory, or whose states leave memory.
 // If the object was evicted and the lower tier has an entry of it, the copies stay and belong to
 // that entry. Otherwise the copies are dropped, even if the object is still being written to the
 // lower tier.
-func (s *Set) leaveCopies(o *Object, why tier.Reason) {
+func (hbm *Copies) leave(o *Object, why tier.Reason) {
 	r := o.Resident
 	if r == nil || o.InHBM() {
 		return
 	}
 	if why == tier.ReasonEvicted {
-		if e, held := s.Below(o); held {
+		if e, held := hbm.below.Of(o); held {
 			r.Source, r.generation, o.Resident = nil, e.Generation, nil
-			s.HBM.Loose++
+			hbm.Loose++
 			for _, c := range r.Copies {
-				s.revalue(c.Object)
+				hbm.policies.revalue(c.Object)
 			}
 			return
 		}
@@ -211,81 +173,81 @@ func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 	if why == tier.ReasonRemoved {
 		drop = stats.DropRemoved
 	}
-	s.DropCopies(r, drop)
+	hbm.Drop(r, drop)
 }
 
 // adopt attaches existing copies to an object that has become whole in memory. Copies with
 // other digests are dropped, since the object may have been computed again.
-func (s *Set) adopt(o *Object) {
-	if s.HBM == nil {
+func (hbm *Copies) adopt(o *Object) {
+	if len(hbm.Devices) == 0 {
 		return
 	}
-	r := s.HBM.Held[o.Identity()]
+	r := hbm.Held[o.Identity()]
 	if r == nil {
 		return
 	}
 	for _, c := range slices.Clone(r.Copies) {
 		if !slices.Equal(c.From, o.Shares[c.Rank].Digests) {
-			s.dropCopy(c.Object, stats.DropObject)
+			hbm.drop(c.Object, stats.DropObject)
 		}
 	}
 	if len(r.Copies) > 0 {
 		r.Source, o.Resident = o, r
-		s.HBM.Loose--
+		hbm.Loose--
 	}
 }
 
-// RemoveCopies drops the copies of a name that an operator removes.
-func (s *Set) RemoveCopies(n tier.Name, profiles []*Profile) {
-	if s.HBM == nil {
+// Remove drops the copies of a name that an operator removes.
+func (hbm *Copies) Remove(n tier.Name, profiles []*Profile) {
+	if len(hbm.Devices) == 0 {
 		return
 	}
 	for _, p := range profiles {
-		for _, t := range s.Tenants {
-			if r := s.HBM.Held[Identity{n, p, t}]; r != nil {
-				s.DropCopies(r, stats.DropRemoved)
+		for _, t := range hbm.tenants {
+			if r := hbm.Held[Identity{n, p, t}]; r != nil {
+				hbm.Drop(r, stats.DropRemoved)
 			}
 		}
 	}
 }
 
-// SweepCopies goes through some rows of the table, from the row numbered first. It drops copies
+// Sweep goes through some rows of the table, from the row numbered first. It drops copies
 // whose object the lower tier has evicted, or whose profile is no longer registered. The result
 // is true if the table has more rows.
-func (s *Set) SweepCopies(first, rows int) (more bool) {
-	if s.HBM.Loose == 0 {
+func (hbm *Copies) Sweep(first, rows int) (more bool) {
+	if hbm.Loose == 0 {
 		return false
 	}
-	places := s.Table.Places()
+	places := hbm.table.Places()
 	for _, c := range places[min(first, len(places)):min(first+rows, len(places))] {
 		if c == nil || !c.InHBM() || c.Resident == nil || c.Resident.Source != nil {
 			continue
 		}
-		if c.Profile.Forgotten || !s.stands(c.Resident) {
-			s.DropCopies(c.Resident, stats.DropObject)
+		if c.Profile.Forgotten || !hbm.stands(c.Resident) {
+			hbm.Drop(c.Resident, stats.DropObject)
 		}
 	}
 	return first+rows < len(places)
 }
 
-// UsedCopy counts a use of a copy also as a use of its object, so that an object that is
+// Used counts a use of a copy also as a use of its object, so that an object that is
 // often read in HBM is not evicted elsewhere.
-func (s *Set) UsedCopy(c *Object, now time.Time) {
+func (hbm *Copies) Used(c *Object, now time.Time) {
 	if o := c.Resident.Source; o != nil {
 		o.Hits++
-		s.Used(o, now)
+		hbm.policies.Used(o, now)
 		return
 	}
-	s.TouchBelow(c.Label())
+	hbm.below.Touch(c.Label())
 }
 
-// MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's quota. If that is
+// MakeRoom drops copies until o fits its pool of HBM and its tenant's quota. If that is
 // impossible it drops nothing and returns why. It never evicts objects from memory or the lower
 // tier. If the parameter guess is true, no client waits for o, and no copy is dropped for it.
 // ErrAgain means that the caller must release the lock and call again.
-func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
+func (hbm *Copies) MakeRoom(o *Object, guess bool) error {
 	p, t := o.Pool, o.Tenant
-	overPool, overQuota := p.Used+o.PageBytes-p.Budget, s.OverQuota(t, o.Charge())
+	overPool, overQuota := p.Used+o.PageBytes-p.Budget, hbm.quotas.Over(t, o.Charge())
 	evictable, yields := p.Used-p.Pinned, t.idleAbove()
 	if guess {
 		evictable, yields = 0, 0
@@ -298,7 +260,7 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 		return fmt.Errorf("%s: %d bytes in HBM, tenant %q is over its quota of %d by %d, %d of them in idle copies: %w",
 			o.Name(), o.Charge(), t.Name, t.QuotaBytes, overQuota, yields, tier.ErrQuota)
 	}
-	if _, more := s.Yield(t, overQuota); more {
+	if _, more := hbm.Yield(t, overQuota); more {
 		return ErrAgain
 	}
 	for n := 0; p.Used+o.PageBytes > p.Budget; n++ {
@@ -309,7 +271,7 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 		if !ok {
 			panic(fmt.Sprintf("objects: no victim among %d copies although bytes are evictable", p.Evict.Len()))
 		}
-		s.dropCopy(s.Table.Get(id), stats.DropRoom)
+		hbm.drop(hbm.table.Get(id), stats.DropRoom)
 	}
 	return nil
 }
@@ -318,8 +280,8 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 // number of bytes or no unused copy is left. It returns the number of freed bytes. For a quota,
 // copies are dropped before anything else, since that loses nothing. The second result is true if
 // it stopped early, after EvictRows copies.
-func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
-	if t.Above == nil || s.HBM == nil {
+func (hbm *Copies) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
+	if t.Above == nil || len(hbm.Devices) == 0 {
 		return 0, false
 	}
 	before := t.Total()
@@ -331,7 +293,7 @@ func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 		if !ok {
 			break
 		}
-		s.dropCopy(s.Table.Get(id), stats.DropQuota)
+		hbm.drop(hbm.table.Get(id), stats.DropQuota)
 		freed = before - t.Total()
 	}
 	return freed, false
@@ -346,29 +308,57 @@ func writtenBytes(o *Object) int64 {
 
 // YieldToWrite makes room in a tenant's quota for an object that is to be written to the
 // lower tier. It drops the tenant's copies in HBM, so that the tier evicts fewer entries.
-func (s *Set) YieldToWrite(o *Object) {
+func (hbm *Copies) YieldToWrite(o *Object) {
 	if t := o.Tenant; t.QuotaBytes > 0 {
-		s.Yield(t, s.OverQuota(t, writtenBytes(o)))
+		hbm.Yield(t, hbm.quotas.Over(t, writtenBytes(o)))
 	}
 }
 
-// AllocateCopy allocates the memory of an object in HBM. The caller has made room.
-func (s *Set) AllocateCopy(o *Object, rank int) {
+// Allocate allocates the memory of an object in HBM. The caller has made room.
+func (hbm *Copies) Allocate(o *Object, rank int) {
 	extents, err := o.Pool.Device.Pages.Alloc(o.RankBytes)
 	if err != nil {
 		panic(fmt.Sprintf("objects: the %s pool of HBM uses %d of %d bytes, yet: %v", o.Pool.Name, o.Pool.Used, o.Pool.Budget, err))
 	}
 	o.Shares[rank].Extents = trim(extents, o.RankBytes)
-	s.Book(o)
+	hbm.accounts.Book(o)
 }
 
-// freeCopy frees the memory of a copy.
-func (s *Set) freeCopy(o *Object) {
-	for i := range o.Shares {
-		whole := slices.Clone(o.Shares[i].Extents)
-		for k := range whole {
-			whole[k].Len = o.Pool.Device.PagesOf(whole[k].Len)
-		}
-		o.Pool.Device.Pages.Free(whole)
+// Measure sets the size of one rank's copy or buffer in HBM, with a number of digests.
+// HBM has no token ids.
+func (hbm *Copies) Measure(o *Object, bytes int64, digests int) {
+	o.Size = Size{RankBytes: bytes, Bytes: bytes, PageBytes: o.Pool.Device.PagesOf(bytes), RecordBytes: recordBytes(1, digests)}
+}
+
+// Open adds the memory of an accelerator: its pages, and the budgets of its two
+// pools, which must be whole pages. Device ids follow the order of the calls, from 1.
+func (hbm *Copies) Open(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
+	if hbm.Held == nil {
+		hbm.Held, hbm.quotas.above = map[Identity]*resident{}, true
 	}
+	hbm.Devices = append(hbm.Devices, nil)
+	n := len(hbm.Devices)
+	d := &Device{ID: tier.DeviceID(n), arena: arena, pageBytes: pageBytes, Pages: gpuipc.NewPageAllocator(public+private, pageBytes)}
+	first := n * PoolCount
+	d.Pools[PublicPool] = &Pool{Name: "public", Number: first + PublicPool, Device: d, Budget: public, Evict: hbm.cfg.EvictionPublic()}
+	d.Pools[PrivatePool] = &Pool{Name: "private", Number: first + PrivatePool, Device: d, Budget: private, Evict: hbm.cfg.EvictionPrivate()}
+	for _, t := range hbm.tenants {
+		t.Used = append(t.Used, make([]int64, PoolCount)...)
+		if t.Evict != nil && t.Above == nil {
+			t.Above = hbm.cfg.Eviction()
+		}
+	}
+	hbm.Devices[n-1] = d
+	return d
+}
+
+// Lose marks a device as lost, drops its copies and returns their number. The objects of
+// all these copies are also in memory or the lower tier.
+func (hbm *Copies) Lose(d *Device) (copies int) {
+	d.Lost = true
+	d.Counters.Lost = 1
+	for _, r := range hbm.Held {
+		copies += hbm.dropSome(r, stats.DropLost, func(c *Object) bool { return c.Pool.Device == d })
+	}
+	return copies
 }

@@ -1,9 +1,5 @@
 package objects
 
-import (
-	"fmt"
-)
-
 // phase is a stage in the life of an object.
 //
 //	described ──► filling ──► whole ◄──► stripped
@@ -66,44 +62,4 @@ var life = [phases][events]phase{
 	Whole:     {evStrip: Stripped, evDetach: detached},
 	Stripped:  {evRestore: Whole, evDetach: detached},
 	detached:  {evFree: freed},
-}
-
-// on is the only function that changes the phase of an object.
-func (o *Object) on(e event) {
-	next := life[o.Phase][e]
-	if next == described {
-		panic(fmt.Sprintf("objects: %s is %v and cannot be %v", o.Name(), o.Phase, e))
-	}
-	o.Phase = next
-}
-
-// Linked reports whether lookups find an object, as a hit or as pending.
-func (o *Object) Linked() bool { return o.Phase == filling || o.Published() }
-
-// Published reports whether an object is in the catalog and has been complete once. Its
-// states may have been stripped since.
-func (o *Object) Published() bool { return o.Phase == Whole || o.Phase == Stripped }
-
-// check panics if an object contradicts its phase. It runs only under the build tag invariants.
-func (s *Set) check(o *Object) {
-	found := !o.InHBM() && s.Named(o.Label(), o.Profile, o.Tenant) == o || o.InHBM() && o.Resident != nil
-	for _, c := range []struct {
-		holds bool
-		what  string
-	}{
-		{o.Phase != described && o.Phase != freed, "has no memory"},
-		{o.Linked() == found, "is not found as its phase says"},
-		{o.Phase != filling || o.Fill != nil, "is filled by nobody"},
-		{o.Phase != Whole || o.Fill == nil, "is filled although it is whole"},
-		{o.Phase == Whole || o.Ranked == Absent, "may be chosen to leave although it is not whole"},
-		{o.InTenant == o.Ranked || o.InTenant == Absent && (o.Tenant.evictionOf(o) == nil || o.Tenant.behind != nil), "stands in its tenant's policy as it does not in its pool's"},
-		{o.Linked() || o.Children == 0 && o.Parent == nil, "hangs in a chain although no lookup finds it"},
-		{o.Class == o.Classify(), "is accounted for as something else"},
-		{(o.Pins > 0) == (o.Class != ClassIdle) || o.Children > 0, "is pinned for no reason, or not although it is used"},
-		{o.Leases >= 0 && o.Expired >= 0 && o.Ops >= 0 && o.Pins >= 0, "is let go of by more than hold it"},
-	} {
-		if !c.holds {
-			panic(fmt.Sprintf("objects: %s, which is %v, %s", o.Name(), o.Phase, c.what))
-		}
-	}
 }

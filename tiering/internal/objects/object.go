@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -199,44 +200,109 @@ func (o *Object) scope() find.Scope {
 	return find.Scope{Tenant: o.Tenant.ID, Profile: o.Profile.Fingerprint()}
 }
 
-// Describe returns the description of an object that a Tier gets.
-func (s *Set) Describe(o *Object) *tier.Object {
-	d := &tier.Object{
-		Key: o.Key, Kind: o.Kind, Profile: o.Profile.Profile, Tenant: o.Tenant.ID, Publisher: o.Publisher, Created: o.Created,
-		Spec: o.Spec, Tokens: o.TokenIDs, Hash: o.Hash, Packed: o.Packed, Begin: o.Begin, End: o.End,
-		Shares: make([]tier.Share, len(o.Shares)),
-	}
-	if o.Extends != (profile.PrefixHash{}) {
-		d.Parent = tier.Name{Kind: o.ExtendsKind, Key: o.Extends}
-	}
-	for i := range o.Shares {
-		d.Shares[i] = tier.Share{Ref: s.Ref(&o.Shares[i]), Digests: o.Shares[i].Digests}
-	}
-	return d
+// Lease adds d to an object's live leases (-1 ends one), and updates the bytes that its
+// pool saves by sharing.
+func (o *Object) Lease(d int) {
+	o.Pool.Saved -= o.saved()
+	o.Leases += d
+	o.Pool.Saved += o.saved()
 }
 
-// Ref returns the bytes of a share in memory as a reference for the device.
-func (s *Set) Ref(sh *Share) gpuipc.Ref {
-	return gpuipc.Ref{Region: s.cfg.Arena, Extents: sh.Extents}
-}
-
-// regionOf returns the region of an object's extents.
-func (s *Set) regionOf(o *Object) gpuipc.Region {
+// saved returns the bytes that sharing saves: the bytes of one separate copy per live
+// lease, minus the object's own bytes. Each lease reads the share of one rank.
+func (o *Object) saved() int64 {
+	ranks := len(o.Shares)
 	if o.InHBM() {
-		return o.Pool.Device.arena
+		ranks = 1
 	}
-	return s.cfg.Arena
+	return o.RankBytes * int64(max(0, o.Leases-ranks))
 }
 
-// ShareOf returns one rank's bytes as a reference, in memory or in HBM.
-func (s *Set) ShareOf(o *Object, rank int) gpuipc.Ref {
-	return gpuipc.Ref{Region: s.regionOf(o), Extents: o.Shares[rank].Extents}
+// Fill is the state of an object between its reservation and its publication. Guarded by
+// the store's lock; Layout and Ranks are fixed.
+type Fill struct {
+	Layout *plan.PartMap
+	Ranks  []Filler // by rank; Of is nil until the rank joins
+
+	Left    int        // ranks that are incomplete
+	Copying int        // number of commits or reads that are writing into the object's memory
+	Level   tier.Level // highest level that a commit asked for
+	Dead    bool       // aborted; memory is freed once Copying is 0
+
+	Promoted bool // filled by a promotion; no rank may join
+	Fetched  bool // promoted from outside this node
+
+	// The first token and the parent, as the writer stated them. They differ from those of a
+	// stripped checkpoint that had another parent.
+	Begin   int
+	Extends profile.PrefixHash
 }
 
-// PlaceOf returns the place reported with a lease of an object.
-func (s *Set) PlaceOf(o *Object) tier.Place {
+// Filler is one rank's share of a fill: a reservation.
+type Filler struct {
+	ID      tier.ReservationID
+	Object  *Object
+	Rank    int
+	Of      map[tier.ReservationID]*Filler // the reservations of the session that has joined; nil until then
+	Chunks  []ChunkState                   // chunks of all parts, in order
+	Left    int                            // chunks that are not done
+	Digests []uint64                       // digests of all chunks; they become the share's digests at publication
+}
+
+// ChunkState is the progress of a chunk.
+type ChunkState uint8
+
+const (
+	ChunkAbsent ChunkState = iota
+	ChunkCopying
+	ChunkDone
+)
+
+// NewFill returns the fill of an object with the layout, first token and parent that its
+// writer wants.
+func NewFill(want *Object, l *plan.PartMap) *Fill {
+	ranks := want.Profile.Ranks
+	return &Fill{Layout: l, Ranks: make([]Filler, ranks), Left: ranks, Begin: want.Begin, Extends: want.Extends}
+}
+
+// on is the only function that changes the phase of an object.
+func (o *Object) on(e event) {
+	next := life[o.Phase][e]
+	if next == described {
+		panic(fmt.Sprintf("objects: %s is %v and cannot be %v", o.Name(), o.Phase, e))
+	}
+	o.Phase = next
+}
+
+// Linked reports whether lookups find an object, as a hit or as pending.
+func (o *Object) Linked() bool { return o.Phase == filling || o.Published() }
+
+// Published reports whether an object is in the catalog and has been complete once. Its
+// states may have been stripped since.
+func (o *Object) Published() bool { return o.Phase == Whole || o.Phase == Stripped }
+
+// LaidOut sets the packed layout of a segment on its way into memory.
+func (o *Object) LaidOut(packed profile.Packed, parts *plan.PartMap) {
+	o.Packed, o.parts = packed, parts
+}
+
+// copiedAs returns the layout of copies in HBM. The rows of copies are not packed, since
+// the GPU kernels read plain rows.
+func (o *Object) copiedAs() (profile.Packed, *plan.PartMap) {
+	if o.Profile.RowTolerance() == 0 {
+		return o.Packed, o.Layout()
+	}
+	packed, err := o.Profile.WithPlainRows(o.End-o.Begin, o.Packed)
+	if err != nil {
+		panic(fmt.Sprintf("objects: %v was not checked: %v", o.Name(), err))
+	}
+	return packed, o.Profile.PartsOf(&tier.Entry{Name: o.Identity().Name, Begin: o.Begin, End: o.End, Packed: packed})
+}
+
+// evictionOf returns the tenant's policy for an object.
+func (t *Tenant) evictionOf(o *Object) policy.Eviction {
 	if o.InHBM() {
-		return tier.PlaceHBM
+		return t.Above
 	}
-	return s.cfg.Place
+	return t.Evict
 }

@@ -2,11 +2,11 @@ package objects
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -51,31 +51,6 @@ type Backlog struct {
 	Bytes           int64 // bytes of pages of these objects
 }
 
-// change changes an object's standing in the backlog from the standing *at to the standing
-// next.
-func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
-	if b.Eviction == nil || next == *at {
-		return
-	}
-	var it policy.Item
-	if *at == Absent {
-		it = s.Item(o)
-	}
-	at.change(next, b.Eviction, o.ID, it, o.Used)
-	d := 0
-	if next == Candidate {
-		d = 1
-	} else if *at == Candidate {
-		d = -1
-	}
-	b.Bytes += int64(d) * o.PageBytes
-	b.Objects += d
-	*at = next
-	if next == Candidate && s.Short(o.Pool) {
-		s.cfg.Short()
-	}
-}
-
 // Tenant is a configured tenant and its charges in bytes: the pages of all ranks, token
 // ids and records. Guarded by the store's lock, apart from the first group.
 type Tenant struct {
@@ -107,14 +82,6 @@ func (t *Tenant) Total() (bytes int64) {
 	return bytes
 }
 
-// evictionOf returns the tenant's policy for an object.
-func (t *Tenant) evictionOf(o *Object) policy.Eviction {
-	if o.InHBM() {
-		return t.Above
-	}
-	return t.Evict
-}
-
 // StayingBytes returns the bytes of a pool without those that are being demoted.
 func (p *Pool) StayingBytes() int64 { return p.Used - p.Bytes[ClassDemoting] }
 
@@ -139,24 +106,6 @@ func PoolNumber(kind tier.CheckpointKind) int {
 	return PrivatePool
 }
 
-// UsedBelow returns the tenant's bytes in the lower tier.
-func (s *Set) UsedBelow(t *Tenant) int64 {
-	if s.cfg.Lower == nil {
-		return 0
-	}
-	return s.cfg.Lower.Used(t.ID)
-}
-
-// OverQuota returns by how many bytes a tenant would exceed its quota if it were charged
-// this number of bytes more. If the result is negative, the quota leaves room for as many
-// bytes. The result is 0 for a tenant without a quota.
-func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
-	if t.QuotaBytes == 0 {
-		return 0
-	}
-	return t.Total() + s.UsedBelow(t) + bytes - t.QuotaBytes
-}
-
 // EvictRows is the maximum number of objects evicted in one critical section. One eviction
 // takes 1 to 2 microseconds (measured).
 const EvictRows = 8
@@ -168,31 +117,21 @@ var ErrAgain = errors.New("objects: more has to leave")
 // AnyID accepts all victims.
 func AnyID(policy.ID) bool { return true }
 
-// Allocate allocates the given number of bytes for each rank of a new object. The caller
-// has made room before. So if there is no memory, the accounts are wrong, and Allocate
-// panics.
-func (s *Set) Allocate(o *Object, bytes int64) {
-	for i := range o.Shares {
-		o.Shares[i].Extents = s.allocatePages(o, bytes)
-	}
+// Device is the memory of one accelerator and its accounts. The fields of the first group
+// are fixed. The store's lock guards the others.
+type Device struct {
+	ID        tier.DeviceID
+	arena     gpuipc.Region
+	pageBytes int
+	Pools     [PoolCount]*Pool
+
+	Pages    *gpuipc.PageAllocator
+	Counters stats.HBM
+	Lost     bool // the device is no longer usable, or never was
 }
 
-func (s *Set) allocatePages(o *Object, bytes int64) []gpuipc.Extent {
-	extents, err := s.Pages.Alloc(bytes)
-	if err != nil {
-		panic(fmt.Sprintf("objects: %s pool uses %d of %d bytes, yet: %v", o.Pool.Name, o.Pool.Used, o.Pool.Budget, err))
-	}
-	return trim(extents, bytes)
-}
-
-// freePages frees pages that allocatePages returned, and skips holes. It works on a copy
-// of the extents, since a reply that contains them may still be on its way to a client.
-func (s *Set) freePages(extents []gpuipc.Extent) {
-	whole := make([]gpuipc.Extent, 0, len(extents))
-	for _, e := range extents {
-		if e.Off != Hole {
-			whole = append(whole, gpuipc.Extent{Off: e.Off, Len: s.PagesOf(e.Len)})
-		}
-	}
-	s.Pages.Free(whole)
+// PagesOf rounds the bytes of a copy up to whole pages.
+func (d *Device) PagesOf(bytes int64) int64 {
+	page := int64(d.pageBytes)
+	return (bytes + page - 1) / page * page
 }

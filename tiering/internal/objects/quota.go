@@ -3,6 +3,7 @@ package objects
 import (
 	"time"
 
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 )
 
@@ -28,13 +29,22 @@ type catchUp struct {
 // placesAtOnce is the number of rows of the table that one critical section scans.
 const placesAtOnce = 64
 
-// SetQuota sets a tenant's quota; 0 = none. The quota counts at once, unless the tenant's
+// Quotas limits what tenants have in memory, HBM and the lower tier together.
+type Quotas struct {
+	cfg      *Options
+	table    *policy.Table[Object]
+	below    *Below
+	policies *Policies
+	above    bool // there are devices
+}
+
+// Set sets a tenant's quota; 0 = none. The quota counts at once, unless the tenant's
 // policies are incomplete. In that case it counts when CatchUp has completed them.
-func (s *Set) SetQuota(t *Tenant, bytes int64) {
+func (quotas *Quotas) Set(t *Tenant, bytes int64) {
 	if t.Evict == nil && bytes > 0 {
-		t.Evict, t.behind = s.cfg.Eviction(), &catchUp{}
-		if s.HBM != nil {
-			t.Above = s.cfg.Eviction()
+		t.Evict, t.behind = quotas.cfg.Eviction(), &catchUp{}
+		if quotas.above {
+			t.Above = quotas.cfg.Eviction()
 		}
 	}
 	if t.behind != nil {
@@ -56,12 +66,12 @@ func (t *Tenant) WantedQuota() int64 {
 // result is true if the policies are still incomplete. Each call passes EvictRows more uses
 // than were added since the last call, so that the work ends however often objects are used
 // meanwhile.
-func (s *Set) CatchUp(t *Tenant) (more bool) {
+func (quotas *Quotas) CatchUp(t *Tenant) (more bool) {
 	b := t.behind
 	if b == nil {
 		return false
 	}
-	if places := s.Table.Places(); b.listed < len(places) {
+	if places := quotas.table.Places(); b.listed < len(places) {
 		end := min(b.listed+placesAtOnce, len(places))
 		for _, o := range places[b.listed:end] {
 			if o != nil && o.Tenant == t && o.Ranked != Absent {
@@ -74,7 +84,7 @@ func (s *Set) CatchUp(t *Tenant) (more bool) {
 	for n := EvictRows + int(b.came-b.seen); n > 0 && b.uses.Len() > 0; {
 		next := b.uses.First()
 		b.uses.Remove(next)
-		n -= s.tellUse(next.Of, next.At)
+		n -= quotas.tellUse(next.Of, next.At)
 	}
 	b.seen = b.came
 	if b.uses.Len() > 0 {
@@ -93,7 +103,7 @@ func (b *catchUp) add(o *Object, at time.Time) {
 // tellUse reports a use to a tenant's policy, unless the object has been evicted since. It
 // returns the number of policy calls. It reports ancestors first, since a policy counts
 // that an object extends another only if it knows the other.
-func (s *Set) tellUse(o *Object, used time.Time) (calls int) {
+func (quotas *Quotas) tellUse(o *Object, used time.Time) (calls int) {
 	own := o.Tenant.evictionOf(o)
 	switch {
 	case o.Ranked == Absent:
@@ -105,10 +115,20 @@ func (s *Set) tellUse(o *Object, used time.Time) (calls int) {
 			up = up.Parent
 		}
 		if up != nil && up.InTenant == Absent {
-			calls = s.tellUse(up, used)
+			calls = quotas.tellUse(up, used)
 		}
-		o.InTenant.change(o.Ranked, own, o.ID, s.Item(o), used)
+		o.InTenant.change(o.Ranked, own, o.ID, quotas.policies.Item(o), used)
 		o.InTenant = o.Ranked
 	}
 	return calls + 1
+}
+
+// Over returns by how many bytes a tenant would exceed its quota if it were charged
+// this number of bytes more. If the result is negative, the quota leaves room for as many
+// bytes. The result is 0 for a tenant without a quota.
+func (quotas *Quotas) Over(t *Tenant, bytes int64) int64 {
+	if t.QuotaBytes == 0 {
+		return 0
+	}
+	return t.Total() + quotas.below.Used(t) + bytes - t.QuotaBytes
 }

@@ -1,13 +1,13 @@
 package objects
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/find"
-	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
@@ -15,81 +15,43 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options configures a Set; it never changes.
-type Options struct {
-	Now       func() time.Time
-	Log       *decision.Log
-	Lower     tier.Tier   // nil = none
-	Find      *find.Index // index of segments, shared with the lower tier; nil = a new one
-	Held      *held.Set   // listener for all hits, shared with the lower tier; nil = none
-	Place     tier.Place
-	Arena     gpuipc.Region // of public + private bytes
-	PageBytes int           // page size of the arena in bytes
-	Public    int64         // budget of segments, whole pages
-	Private   int64         // budget of checkpoints, whole pages
-	MaxChain  int
-	MaxGhosts int
-
-	EvictionPublic, EvictionPrivate, Eviction func() policy.Eviction
-
-	Outlets bool // copies are sent to outlets
-
-	// Fractions of a pool's budget, see ShortOf. Only used with a lower tier or outlets.
-	HighWater, LowWater float64
-	// Short is called when a pool has become short, see Set.Short. It must not block.
-	Short func()
-}
-
 // Set holds all objects of a store, in memory and in HBM, and the accounts of pools and
-// tenants. It has no lock; its owner guards it. Options.Short is the only function of the
-// owner that it calls.
+// tenants. Its fields have a part of the state each; a field knows only fields above it,
+// and the methods of Set, the changes in the life of an object, use all of them. It has no
+// lock; its owner guards it. Options.Short is the only function of the owner that it calls.
 type Set struct {
 	cfg     Options
 	Tenants map[tier.TenantID]*Tenant // fixed
-	HBM     *copies                   // nil without devices
+	Pools   [PoolCount]*Pool          // fixed
 
-	Pages       *gpuipc.PageAllocator
-	Pools       [PoolCount]*Pool
-	Table       policy.Table[Object]
-	Segments    *index.Map[Object]
-	Checkpoints *index.Map[Object] // the first of all checkpoints with a hash; Sibling links them
-	Ghosts      *ghost.List
-	Deadlines   deadline.Heap[any] // deadlines of leases, fills, promotions, searches, pins and read-ahead
-	counters    *stats.Counters
-	trials      stats.Counters // of the trial profile
-	corrupt     int            // number of corrupt objects in memory
-	WriteBehind bool           // every dirty object should be written at once, see ShortOf
-	SendAll     bool           // every object should be offered to outlets at once, see ShortOf
-
-	Deleting map[tier.Name]int // names that operators are removing from the lower tier
-	asked    tier.Name         // argument of the last call to the lower tier
-	found    tier.Entry        // result of EntryBelow
+	Table     policy.Table[Object]
+	Deadlines deadline.Heap[any] // deadlines of leases, fills, promotions, searches, pins and read-ahead
+	Names     Names
+	Below     Below
+	Memory    Memory
+	Policies  Policies
+	Quotas    Quotas
+	Accounts  Accounts
+	HBM       Copies
+	Records   Records
 }
-
-// CountersOf returns the counters of a profile's objects.
-func (s *Set) CountersOf(p *Profile) *stats.Counters {
-	if p.Trial {
-		return &s.trials
-	}
-	return s.counters
-}
-
-// Trials returns the counters of the trial profile.
-func (s *Set) Trials() *stats.Counters { return &s.trials }
 
 // New returns a set without objects, which counts in counters.
 func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	if o.Find == nil {
 		o.Find = &find.Index{}
 	}
-	s := &Set{
-		cfg: o, Tenants: map[tier.TenantID]*Tenant{}, counters: counters,
-		Pages:       gpuipc.NewPageAllocator(o.Public+o.Private, o.PageBytes),
-		Segments:    index.New[Object](),
-		Checkpoints: index.New[Object](),
-		Ghosts:      ghost.New(o.MaxGhosts),
-		Deleting:    map[tier.Name]int{},
+	s := &Set{cfg: o, Tenants: map[tier.TenantID]*Tenant{}}
+	s.Names = Names{cfg: &s.cfg, Segments: index.New[Object](), Checkpoints: index.New[Object](), Ghosts: ghost.New(o.MaxGhosts)}
+	s.Below = Below{cfg: &s.cfg, names: &s.Names, Deleting: map[tier.Name]int{}}
+	s.Memory = Memory{cfg: &s.cfg, Pages: gpuipc.NewPageAllocator(o.Public+o.Private, o.PageBytes)}
+	s.Policies = Policies{cfg: &s.cfg, table: &s.Table}
+	s.Quotas = Quotas{cfg: &s.cfg, table: &s.Table, below: &s.Below, policies: &s.Policies}
+	s.Accounts = Accounts{table: &s.Table, names: &s.Names, memory: &s.Memory, policies: &s.Policies}
+	s.HBM = Copies{
+		cfg: &s.cfg, tenants: s.Tenants, table: &s.Table, names: &s.Names, below: &s.Below, policies: &s.Policies, quotas: &s.Quotas, accounts: &s.Accounts,
 	}
+	s.Records = Records{cfg: &s.cfg, policies: &s.Policies, ghosts: s.Names.Ghosts, counters: counters}
 	s.Pools[PublicPool] = &Pool{Name: "public", Number: PublicPool, Budget: o.Public, Evict: o.EvictionPublic()}
 	s.Pools[PrivatePool] = &Pool{Name: "private", Number: PrivatePool, Budget: o.Private, Evict: o.EvictionPrivate()}
 	if o.Lower != nil {
@@ -108,97 +70,133 @@ func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	return s
 }
 
-// Segment finds a segment of a profile and tenant, published or being filled; nil = none.
-func (s *Set) Segment(key *[32]byte, p *Profile, t *Tenant) *Object {
-	o := s.Segments.Find(key)
-	if o == nil || o.Profile != p || o.Tenant != t {
-		return nil
+// Use keeps an object's memory in use until Unuse. It does nothing for nil.
+func (s *Set) Use(o *Object) {
+	if o != nil {
+		o.Ops++
+		s.Account(o)
 	}
-	return o
 }
 
-// Checkpoint finds the checkpoint of a hash and kind, published or being filled; nil = none.
-func (s *Set) Checkpoint(hash *[32]byte, kind tier.CheckpointKind, p *Profile, t *Tenant) *Object {
-	for o := s.Checkpoints.Find(hash); o != nil; o = o.Sibling {
-		if o.Profile == p && o.Tenant == t && o.Kind == kind {
-			return o
+// Unuse ends a Use.
+func (s *Set) Unuse(o *Object) {
+	if o != nil {
+		o.Ops--
+		s.Account(o)
+	}
+}
+
+// Account updates the accounts after a count of o has changed, and frees the memory of o
+// once o is neither linked nor in use.
+func (s *Set) Account(o *Object) {
+	s.Accounts.settle(o)
+	s.dropPlaceholder(o)
+}
+
+// Link makes a new object, whose memory is allocated, visible to lookups.
+func (s *Set) Link(o *Object) {
+	o.on(evLink)
+	s.Names.link(o)
+	s.Accounts.Book(o)
+	if up := o.Parent; up != nil {
+		if o.NeedsStates() && up.Phase == Stripped {
+			panic(fmt.Sprintf("objects: %s behind a node without states", o.Name()))
 		}
+		up.Children++
+		up.Kids ^= o.ID
+		s.Policies.revalue(up)
+		s.Policies.Rank(up)
 	}
-	return nil
-}
-
-// Named finds an object in memory, published or being filled; nil = none.
-func (s *Set) Named(n tier.Name, p *Profile, t *Tenant) *Object {
-	if n.Kind == 0 {
-		return s.Segment(&n.Key, p, t)
+	s.Account(o)
+	if s.Policies.Short(o.Pool) {
+		s.cfg.Short()
 	}
-	return s.Checkpoint(&n.Key, n.Kind, p, t)
 }
 
-// Same returns the object in memory that o would duplicate; nil = none.
-func (s *Set) Same(o *Object) *Object {
-	return s.Named(o.Label(), o.Profile, o.Tenant)
-}
-
-// Best finds the preferred published checkpoint of the accepted kinds. If there is none,
-// it returns the most informative reason, or ReasonNone if no checkpoint has the hash.
-func (s *Set) Best(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (*Object, tier.Reason) {
-	return s.BestNode(hash, accept, p, t, false)
-}
-
-// BestNode is Best, but if the parameter rows is true it also accepts a stripped checkpoint,
-// since the caller needs only its rows.
-func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, rows bool) (*Object, tier.Reason) {
-	var best *Object
-	why := tier.ReasonNone
-	for o := s.Checkpoints.Find(hash); o != nil; o = o.Sibling {
-		switch {
-		case o.Profile != p || o.Tenant != t:
-		case o.Fill != nil && !(rows && o.Published()):
-			why = MoreTelling(why, tier.ReasonPending)
-		case o.Phase == Stripped && !rows:
-			why = MoreTelling(why, tier.ReasonEvicted)
-		case o.Kind&accept == 0:
-			why = MoreTelling(why, tier.ReasonFlagOnly)
-		case !s.Sound(o):
-			why = MoreTelling(why, tier.ReasonAborted)
-		case best == nil || o.Kind.Before(best.Kind):
-			best = o
+// Unlink hides an object from lookups and policies. Later misses of the object report the
+// reason why. The object's memory is freed now, or when its last user ends.
+func (s *Set) Unlink(o *Object, why tier.Reason) {
+	if o.Children > 0 {
+		panic(fmt.Sprintf("objects: %s leaves before its %d children", o.Name(), o.Children))
+	}
+	s.Names.unlink(o)
+	if o.Published() {
+		s.Names.countPublished(o, -1)
+	}
+	o.on(evDetach)
+	s.HBM.leave(o, why)
+	if o.Corrupt {
+		o.Corrupt = false
+		s.Names.corrupt--
+	}
+	s.Policies.Rank(o)
+	s.EndReadAhead(o, &s.Records.counters.ReadAheadWasted)
+	up := o.Parent
+	if up != nil {
+		// An operation or a tier that still reads o does not need the parent, which may be
+		// evicted next.
+		up.Children--
+		up.Kids ^= o.ID
+		s.Policies.revalue(up)
+		s.Policies.Rank(up)
+		if o.Pins > 0 {
+			s.Accounts.pin(up, -1)
 		}
+		o.Parent = nil
 	}
-	return best, why
+	s.Names.Ghosts.Note(ghost.Entry{
+		Key: o.Key, Profile: o.Profile.ID, Tenant: o.Tenant.ID, Reason: why, Tokens: uint32(o.Tokens()),
+	})
+	s.Account(o)
+	if up != nil {
+		s.dropPlaceholder(up)
+	}
 }
 
-// MoreTelling returns the more informative of two reasons for a miss.
-func MoreTelling(a, b tier.Reason) tier.Reason {
-	rank := [tier.Reasons]uint8{tier.ReasonUnknown: 1, tier.ReasonRefused: 2, tier.ReasonAborted: 3, tier.ReasonRemoved: 4, tier.ReasonEvicted: 5, tier.ReasonPending: 6, tier.ReasonFlagOnly: 7}
-	if rank[b] > rank[a] {
-		return b
+// Publish ends the fill of a complete object and makes it a hit.
+func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
+	o.Fill, o.Used = nil, now
+	s.Deadlines.Remove(&o.Until)
+	bytes := o.PageBytes
+	if o.Phase == Stripped {
+		bytes = o.StatePages
+		s.restored(o)
+	} else {
+		o.on(evPublish)
+		s.Names.countPublished(o, 1)
 	}
-	return a
+	s.Records.Decide(o, decision.Admit, why, bytes)
+	s.Account(o)
+	s.Policies.Rank(o)
+	s.HBM.adopt(o)
 }
 
-// Gone returns why a key that no tier has is a miss.
-func (s *Set) Gone(key *[32]byte, p *Profile, t *Tenant) tier.Reason {
-	why, _ := s.Ghosts.Why(key, p.ID, t.ID)
-	return why
+// MarkCorrupt removes an object from memory after the tier found that its bytes are not
+// those that were published. An object that others extend stays until the others are
+// removed, but no lookup finds it or the others.
+func (s *Set) MarkCorrupt(o *Object) {
+	s.Records.counters.CorruptInMemory++
+	o.Refused = true
+	switch {
+	case !o.Linked():
+	case o.Children == 0:
+		s.Records.Decide(o, decision.Drop, decision.Corrupt, o.PageBytes)
+		s.Unlink(o, tier.ReasonAborted)
+	case !o.Corrupt:
+		o.Corrupt = true
+		s.Names.corrupt++
+		s.Policies.tell(o)
+	}
 }
 
-// Sound reports whether neither an object nor its ancestors are known to be corrupt.
-func (s *Set) Sound(o *Object) bool {
-	if s.corrupt == 0 {
-		return true
+// EndReadAhead ends an object's status as read ahead and not used yet, because the object
+// is being used, is removed unused, or was not used in time. It adds 1 to the given
+// counter.
+func (s *Set) EndReadAhead(o *Object, counter *uint64) {
+	if o.Ahead {
+		o.Ahead = false
+		s.Deadlines.Remove(&o.Until)
+		o.Pool.AheadBytes -= o.PageBytes
+		*counter++
 	}
-	for ; o != nil; o = o.Parent {
-		if o.Corrupt {
-			return false
-		}
-	}
-	return true
-}
-
-// Promotable reports whether an object is whole in memory and not known to be corrupt, so
-// that it can be copied to HBM or pinned.
-func (s *Set) Promotable(o *Object) bool {
-	return o.Phase == Whole && o.Fill == nil && s.Sound(o)
 }

@@ -62,11 +62,11 @@ func (b *bench) publish(end int, parent *Object) *Object {
 	if parent != nil {
 		o.Begin, o.Depth, o.Extends, o.ExtendsKind = parent.End, parent.Depth+1, parent.Key, parent.Kind
 	}
-	b.Measure(o)
-	b.Allocate(o, o.RankBytes)
+	b.Memory.Measure(o)
+	b.Memory.Allocate(o, o.RankBytes)
 	o.Fill = NewFill(o, o.Layout())
 	b.Link(o)
-	if found, why := b.Best(&o.Key, tier.Exact, b.profile, b.tenant); found != nil || why != tier.ReasonPending {
+	if found, why := b.Names.Best(&o.Key, tier.Exact, b.profile, b.tenant); found != nil || why != tier.ReasonPending {
 		b.Fatalf("%s while it is filled: found %v, reason %v, want pending", o.Name(), found != nil, why)
 	}
 	b.Publish(o, b.now, decision.Filled)
@@ -76,8 +76,8 @@ func (b *bench) publish(end int, parent *Object) *Object {
 // wantPool compares the accounts of checkpoints.
 func (b *bench) wantPool(when string, used, pinned int64) {
 	b.Helper()
-	if p := b.Pools[PrivatePool]; p.Used != used || p.Pinned != pinned || b.Pages.UsedBytes() != used {
-		b.Fatalf("%s: %d bytes used, %d pinned, %d of pages, want %d used and %d pinned", when, p.Used, p.Pinned, b.Pages.UsedBytes(), used, pinned)
+	if p := b.Pools[PrivatePool]; p.Used != used || p.Pinned != pinned || b.Memory.Pages.UsedBytes() != used {
+		b.Fatalf("%s: %d bytes used, %d pinned, %d of pages, want %d used and %d pinned", when, p.Used, p.Pinned, b.Memory.Pages.UsedBytes(), used, pinned)
 	}
 }
 
@@ -108,10 +108,10 @@ func TestMemoryIsFreedByWhoLetsGoLast(t *testing.T) {
 	bytes := o.PageBytes
 	b.Use(o)
 	b.Unlink(o, tier.ReasonEvicted)
-	if found, _ := b.Best(&o.Key, tier.Exact, b.profile, b.tenant); found != nil {
+	if found, _ := b.Names.Best(&o.Key, tier.Exact, b.profile, b.tenant); found != nil {
 		t.Fatal("what was unlinked is found")
 	}
-	if why := b.Gone(&o.Key, b.profile, b.tenant); why != tier.ReasonEvicted {
+	if why := b.Names.Gone(&o.Key, b.profile, b.tenant); why != tier.ReasonEvicted {
 		t.Fatalf("it is gone for reason %v, want evicted", why)
 	}
 	b.wantPool("unlinked and in use", bytes, bytes)
@@ -132,10 +132,10 @@ func TestStrippedNodeLeavesWithItsLastChild(t *testing.T) {
 		t.Fatal("a checkpoint without states")
 	}
 	b.wantPool("stripped", all-root.StatePages, 0)
-	if found, why := b.Best(&root.Key, tier.Exact, b.profile, b.tenant); found != nil || why != tier.ReasonEvicted {
+	if found, why := b.Names.Best(&root.Key, tier.Exact, b.profile, b.tenant); found != nil || why != tier.ReasonEvicted {
 		t.Fatalf("a stripped node: found %v, reason %v, want evicted", found != nil, why)
 	}
-	if found, _ := b.BestNode(&root.Key, tier.Exact, b.profile, b.tenant, true); found != root {
+	if found, _ := b.Names.BestNode(&root.Key, tier.Exact, b.profile, b.tenant, true); found != root {
 		t.Fatal("the rows of a stripped node are not found")
 	}
 	b.Unlink(leaf, tier.ReasonEvicted)
