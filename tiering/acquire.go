@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/tiering/hbm"
@@ -21,18 +22,12 @@ type reader struct {
 // reader checks the ids of a query. The parameter on is the device whose copies the query reads;
 // 0 = the query reads memory. The error is ErrUnavailable if there is no such device.
 func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on tier.DeviceID) (reader, error) {
-	p, t, err := c.store.scope(id, tenant, rank)
-	r := reader{c, p, t, c.store.hbm.Of(on)}
+	p, t, err := c.sessions.scope(id, tenant, rank)
+	r := reader{c, p, t, c.sessions.hbm.Of(on)}
 	if err == nil && on != 0 && r.above == nil {
 		err = errNoDevice(on)
 	}
 	return r, err
-}
-
-// rankOnDevice is a rank of an engine and the device that the rank reads.
-type rankOnDevice struct {
-	above *hbm.Cache
-	rank  int
 }
 
 // flightWait is a row whose object is in flight into memory or HBM. The caller counts as
@@ -113,7 +108,7 @@ func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, 
 // acquireNow answers the rows for which it need not wait. If the parameter wait is true, it joins
 // the flights of the remaining rows and returns these flights.
 func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquired, []flightWait) {
-	s := r.session.store
+	s := r.session.sessions
 	now := s.cfg.Now()
 	var waits []flightWait
 	var far []int // indices of rows that share one remote lookup
@@ -136,7 +131,7 @@ func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquir
 // HBM after a promotion. Then it answers the rows of these flights. Leases that were taken before
 // the wait get a new TTL when the wait is over.
 func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquired, waits []flightWait) {
-	c, s := r.session, r.session.store
+	c, s := r.session, r.session.sessions
 	for len(waits) > 0 {
 		ended := c.await(ctx, waits)
 		now := s.cfg.Now()
@@ -168,7 +163,7 @@ func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 		case <-waits[i].flight.Done():
 		case <-ctx.Done():
 			return true
-		case <-c.ended:
+		case <-c.client.ended:
 			return true
 		}
 	}
@@ -179,7 +174,7 @@ func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 // is not nil and the segment needs a remote lookup, acquireLocked does not start the lookup but
 // appends i, the number of the row, to *far.
 func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far *[]int, i int) (Acquired, *transfer.Flight) {
-	c, s := r.session, r.session.store
+	c, s := r.session, r.session.sessions
 	if err := c.openLocked(); err != nil {
 		return Acquired{Err: err}, nil
 	}
@@ -207,7 +202,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		if q.Planned {
 			s.remote.plannedLocked(id)
 		}
-		at, why := s.remote.beyondLocked(id)
+		at, why := s.promotions.beyondLocked(id)
 		switch {
 		case at == notRemote && why == tier.ReasonNone:
 			return Acquired{Reason: s.objects.Names.Gone(key, r.profile, r.tenant)}, nil
@@ -236,7 +231,7 @@ func (r reader) identity(n tier.Name) objects.Identity {
 // bringLocked starts the flight of an object. An object that is complete in memory goes to HBM;
 // any other object goes into memory first. o is the object in memory, if any.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
-	s := r.session.store
+	s := r.session.sessions
 	if r.above != nil && o != nil && s.objects.Names.Promotable(o) {
 		if p := r.above.Promote(r.identity(n), rank, true); p != nil {
 			return p.Flight
@@ -244,7 +239,7 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 		return nil
 	}
 	w := wanted{name: n, profile: r.profile, tenant: r.tenant, urgent: true}
-	if o == nil && s.remote.farLocked(w.identity()) {
+	if o == nil && s.promotions.farLocked(w.identity()) {
 		return s.remote.seekLocked([]wanted{w}, r.devices(rank))
 	}
 	p := s.promotions.promoteLocked(w)
@@ -255,19 +250,10 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 	return p.Flight
 }
 
-// furtherLocked starts the copies to HBM that wait for an object that has just arrived in memory.
-func (pro *promotions) furtherLocked(p *promotion, o *objects.Object) {
-	for _, at := range p.further {
-		if o.Resident.On(at.above.ID(), at.rank) == nil {
-			at.above.Promote(o.Identity(), at.rank, true)
-		}
-	}
-}
-
 // acquireAfterLocked answers a row after its flight has ended, or when its caller stops
 // waiting. It may return another flight to wait for.
 func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *AcquireQuery, now time.Time) (Acquired, *transfer.Flight) {
-	c, s := r.session, r.session.store
+	c, s := r.session, r.session.sessions
 	defer s.leaveLocked(f)
 	if err := c.openLocked(); err != nil {
 		return Acquired{Err: err}, nil
@@ -297,12 +283,12 @@ func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 
 // leaveLocked ends a caller's wait for a flight. If the flight has succeeded, it ends the
 // caller's use of the object that arrived.
-func (cat *catalog) leaveLocked(f *transfer.Flight) {
+func (ses *sessions) leaveLocked(f *transfer.Flight) {
 	switch {
 	case !f.Ended():
 		f.Leave()
 	case f.Err() == nil:
-		cat.objects.Unuse(f.Job.(arrival).Arrived())
+		ses.objects.Unuse(f.Job.(arrival).Arrived())
 	}
 }
 
@@ -318,7 +304,7 @@ func (r reader) countMisses(rows []Acquired, again bool) {
 	if misses == 0 {
 		return
 	}
-	s := r.session.store
+	s := r.session.sessions
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.above != nil {
@@ -330,13 +316,13 @@ func (r reader) countMisses(rows []Acquired, again bool) {
 
 // leaseRowLocked leases a published segment.
 func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Time) Acquired {
-	s := c.store
+	s := c.sessions
 	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
 	if err != nil {
 		return Acquired{Err: err}
 	}
 	if !q.Near {
-		c.store.offloads.cameBackLocked(o)
+		c.sessions.offloads.cameBackLocked(o)
 		n := s.of(o.Profile)
 		n.Acquired++
 		n.AcquiredTokens += uint64(o.Tokens())
@@ -365,29 +351,29 @@ func (c *Session) leaseCopyLocked(copied *objects.Object, q *AcquireQuery, now t
 
 // NeedsPromotion reports whether AwaitAcquire would have to wait for the lower tier or a
 // remote fetch. It reads memory only. It returns false for a query that Acquire refuses.
-func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
-	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.promotions.engine == nil {
+func (look *lookup) NeedsPromotion(q *AcquireQuery) bool {
+	p, t, err := look.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || look.promotions.engine == nil {
 		return false
 	}
-	return s.lookup.anyLocked(q.Keys, func(key *[32]byte) bool {
-		if o := s.objects.Names.Segment(key, p, t); o != nil {
+	return look.anyLocked(q.Keys, func(key *[32]byte) bool {
+		if o := look.objects.Names.Segment(key, p, t); o != nil {
 			return o.Fill != nil && o.Fill.Promoted
 		}
-		return s.remote.heldFartherLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t})
+		return look.promotions.heldFartherLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t})
 	})
 }
 
 // NeedsHBMPromotion reports whether AwaitAcquireResident would have to wait. It reads
 // memory only. It returns false for a query that AcquireResident refuses.
-func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
-	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.hbm.Of(q.Device) == nil {
+func (look *lookup) NeedsHBMPromotion(q *AcquireQuery) bool {
+	p, t, err := look.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || look.hbm.Of(q.Device) == nil {
 		return false
 	}
-	return s.lookup.anyLocked(q.Keys, func(key *[32]byte) bool {
+	return look.anyLocked(q.Keys, func(key *[32]byte) bool {
 		n := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
-		return s.lookup.needsCopyLocked(objects.CopyKey{Identity: n, Rank: q.Rank, Device: q.Device})
+		return look.needsCopyLocked(objects.CopyKey{Identity: n, Rank: q.Rank, Device: q.Device})
 	})
 }
 
@@ -410,5 +396,49 @@ func (look *lookup) needsCopyLocked(k objects.CopyKey) bool {
 	if o != nil && o.Phase != objects.Stripped {
 		return false
 	}
-	return look.remote.heldFartherLocked(k.Identity)
+	return look.promotions.heldFartherLocked(k.Identity)
+}
+
+// devices returns the rank and the device that it reads; nil if it reads memory.
+func (r reader) devices(rank int) []rankOnDevice {
+	if r.above == nil {
+		return nil
+	}
+	return []rankOnDevice{{r.above, rank}}
+}
+
+// acquireFar looks up rows of an acquire that other nodes may have, in as few searches as
+// possible. The parameter far has the indices of these rows. If the parameter wait is true,
+// acquireFar joins the flights of these searches, and of searches that already run for such rows,
+// and appends these flights to waits.
+func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
+	s := r.session.sessions
+	now := s.cfg.Now()
+	for some := range slices.Chunk(far, maxWants) {
+		s.mu.Lock()
+		var still []int
+		for _, i := range some { // rows may have changed while others had the lock
+			row, flight := r.acquireLocked(&q.Keys[i], q, now, &still, i)
+			rows[i] = row
+			if wait && flight != nil {
+				flight.Join()
+				waits = append(waits, flightWait{i, flight})
+			}
+		}
+		ws := make([]wanted, len(still))
+		for j, i := range still {
+			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true, planned: q.Planned}
+		}
+		if flight := s.remote.seekLocked(ws, r.devices(q.Rank)); flight != nil {
+			for _, i := range still {
+				rows[i].Promoting = true
+				if wait {
+					flight.Join()
+					waits = append(waits, flightWait{i, flight})
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return waits
 }

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
-	"github.com/spliced-kv/spliced/tiering/internal/ghost"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -130,10 +130,10 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	var page []SegmentInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
 	for shard := first; shard <= last && len(page) < limit; shard++ {
-		s.mu.Lock()
-		found := s.objects.Names.Segments.Sorted(shard, (*[32]byte)(after))
-		s.mu.Unlock()
-		s.mu.Each(len(found), holdRows, func(i int) {
+		s.cat.mu.Lock()
+		found := s.cat.objects.Names.Segments.Sorted(shard, (*[32]byte)(after))
+		s.cat.mu.Unlock()
+		s.cat.mu.Each(len(found), holdRows, func(i int) {
 			if o := found[i]; o.Linked() && len(page) < limit && f.match(o) {
 				page = append(page, s.segmentInfoLocked(o))
 			}
@@ -188,8 +188,8 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 }
 
 func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
-	below, _ := s.objects.Below.Of(o)
-	place := s.place
+	below, _ := s.cat.objects.Below.Of(o)
+	place := s.cat.place
 	if o.Resident != nil {
 		place = tier.PlaceHBM
 	}
@@ -204,10 +204,10 @@ func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
 
 // Segment returns a segment of any tenant.
 func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
-	s.mu.Lock()
-	o := s.objects.Names.Segments.Find((*[32]byte)(&key))
+	s.cat.mu.Lock()
+	o := s.cat.objects.Names.Segments.Find((*[32]byte)(&key))
 	if o == nil {
-		s.mu.Unlock()
+		s.cat.mu.Unlock()
 		return SegmentDetail{}, false
 	}
 	d := SegmentDetail{SegmentInfo: s.segmentInfoLocked(o), Ranks: len(o.Shares), Tokens: o.TokenIDs}
@@ -215,7 +215,7 @@ func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 		d.Extents = append(d.Extents, o.Shares[i].Extents)
 	}
 	d.Layout = o.Layout().Layout // changed by packing
-	s.mu.Unlock()
+	s.cat.mu.Unlock()
 	return d, true
 }
 
@@ -225,14 +225,14 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	var page []CheckpointInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
 	for shard := first; shard <= last && len(page) < limit; shard++ {
-		s.mu.Lock()
-		found := s.objects.Names.Checkpoints.Sorted(shard, (*[32]byte)(after))
-		s.mu.Unlock()
-		s.mu.Each(len(found), holdRows, func(i int) {
+		s.cat.mu.Lock()
+		found := s.cat.objects.Names.Checkpoints.Sorted(shard, (*[32]byte)(after))
+		s.cat.mu.Unlock()
+		s.cat.mu.Each(len(found), holdRows, func(i int) {
 			if len(page) >= limit {
 				return
 			}
-			for o := s.objects.Names.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
+			for o := s.cat.objects.Names.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
 				if (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}
@@ -243,7 +243,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 }
 
 func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
-	below, _ := s.objects.Below.Of(o)
+	below, _ := s.cat.objects.Below.Of(o)
 	return CheckpointInfo{
 		HBM:       o.ResidentRanks(),
 		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotions.promotionLocked(o.Label()) != nil, Lower: below.Level,
@@ -256,15 +256,15 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 // Pools returns the public and the private pool of memory, in this order, then the pools
 // of each device.
 func (s *Store) Pools() []PoolInfo {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pools := slices.Clone(s.objects.Pools[:])
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
+	pools := slices.Clone(s.cat.objects.Pools[:])
 	for _, h := range s.hbm {
 		pools = append(pools, h.Pools()...)
 	}
 	infos := make([]PoolInfo, 0, len(pools))
 	for _, p := range pools {
-		place, pageBytes, on := s.place, s.cfg.PageBytes, tier.DeviceID(0)
+		place, pageBytes, on := s.cat.place, s.cat.cfg.PageBytes, tier.DeviceID(0)
 		if p.Device != nil {
 			on = p.Device.ID
 			place, pageBytes = tier.PlaceHBM, s.hbm.Of(on).PageBytes()
@@ -276,8 +276,8 @@ func (s *Store) Pools() []PoolInfo {
 			SavedBytes: p.Saved, DirtyBytes: p.Dirty.Bytes, ReadAheadBytes: p.AheadBytes,
 			PageBytes: pageBytes, Objects: p.Objects,
 		}
-		for _, t := range s.objects.Tenants {
-			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.objects.Below.Used(t), t.QuotaBytes})
+		for _, t := range s.cat.objects.Tenants {
+			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.cat.objects.Below.Used(t), t.QuotaBytes})
 		}
 		slices.SortFunc(info.Tenants, func(a, b TenantInfo) int { return int(a.ID) - int(b.ID) })
 		infos = append(infos, info)
@@ -301,7 +301,7 @@ func (reg *registry) Profiles() []ProfileInfo {
 // EvictedBelow does not take the store's lock.
 func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	d := decision.Decision{
-		At: s.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
+		At: s.cat.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
 		Begin: e.Begin, End: e.End, Bytes: e.Bytes, Model: model, In: tier.PlaceDisk,
 	}
 	if quota {
@@ -310,59 +310,44 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	if e.Kind == 0 {
 		d.Begin, d.End = 0, e.End-e.Begin
 	}
-	if p := s.registered(e.Fingerprint); p != nil {
+	if p := s.cat.registered(e.Fingerprint); p != nil {
 		if p.Trial {
 			return
 		}
 		d.Profile = p.ID
 	}
-	s.decisions.Note(d)
+	s.cat.decisions.Note(d)
 }
 
-// beginDeletionLocked starts to remove a name from the lower tier. The first result reports
-// whether the lower tier has the name. The second result reports whether the name is being
-// written; then it is removed again after the write.
-func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
-	if wr.cfg.Lower == nil {
-		return false, false
+// Spare returns how many more bytes of a kind of object may be stored in memory for a
+// tenant without an eviction and without making the pool short of free bytes.
+func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
+	t := s.cat.objects.Tenants[tenant]
+	if t == nil {
+		return 0
 	}
-	below = wr.noteRemovalLocked(n)
-	wr.objects.Below.Deleting[n]++
-	known := false // an earlier removal of the name exists and waits for the last of its writes
-	for _, o := range wr.byName[n] {
-		w := writeOf(o)
-		known, coming = known || w.removed, coming || !w.removed
-		w.removed = true
+	p := s.cat.objects.Pools[objects.PoolNumber(kind)]
+	spare := int64(s.cat.cfg.HighWater*float64(p.Budget)) - p.Used
+	if t.QuotaBytes > 0 {
+		spare = min(spare, -s.cat.objects.Quotas.Over(t, 0))
 	}
-	if coming && !known {
-		wr.objects.Below.Deleting[n]++
-	}
-	return below, coming
+	return max(0, spare)
 }
 
-// noteRemovalLocked records that an operator removed an entry of the lower tier, so that
-// later misses report that reason. It reports whether the lower tier has the entry.
-func (wr *writes) noteRemovalLocked(n tier.Name) (held bool) {
-	if wr.objects.Below.Deleting[n] > 0 {
-		return false
+// Durations returns the store's histograms: those of leases and evictions, and those of
+// fetches from each tier that the store has.
+func (s *Store) Durations() []prometheus.Histogram {
+	list := []prometheus.Histogram{s.cat.durations.released, s.cat.durations.expired, s.cat.durations.evicted, s.cat.durations.reused}
+	if s.cat.cfg.Lower != nil {
+		list = append(list, s.cat.durations.fetched.disk)
 	}
-	e := wr.objects.Below.Entry(n)
-	if e == nil {
-		return false
+	if s.cat.cfg.Remote != nil {
+		list = append(list, s.cat.durations.fetched.peer)
 	}
-	if p := wr.registered(e.Fingerprint); p != nil {
-		wr.objects.Names.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
+	if len(s.hbm) > 0 {
+		list = append(list, s.cat.durations.fetched.hbm)
 	}
-	return true
-}
-
-// endDeletion ends the removal of a name from the lower tier.
-func (wr *writes) endDeletion(n tier.Name) {
-	wr.mu.Lock()
-	if wr.objects.Below.Deleting[n]--; wr.objects.Below.Deleting[n] == 0 {
-		delete(wr.objects.Below.Deleting, n)
-		wr.kickLocked() // the next write of this name may be waiting
-	}
-	wr.mu.Unlock()
-	wr.launch()
+	return list
 }

@@ -29,7 +29,7 @@ type together struct {
 // not taken by objects in use. So if two queries do not fit into memory together, the later
 // one is refused, and neither evicts objects that the other is about to read.
 func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects.Tenant, dst []Acquired) (rows []Acquired, refused bool) {
-	s := c.store
+	s := c.sessions
 	var need together
 	base := len(dst)
 	seen := make(map[[32]byte]int, len(q.Keys))
@@ -99,10 +99,10 @@ func (look *lookup) needLocked(key *[32]byte, p *objects.Profile, t *objects.Ten
 
 // roomLocked checks that the bytes that a query needs fit next to the objects in use.
 func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
-	s := c.store
+	s := c.sessions
 	pool := s.objects.Pools[objects.PublicPool]
 	if len(c.leases)+keys > s.cfg.MaxLeases {
-		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.name, len(c.leases), keys, tier.ErrBusy)
+		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.client.name, len(c.leases), keys, tier.ErrBusy)
 	}
 	inUse := pool.Pinned
 	if !s.writes.writesHangLocked() {
@@ -132,7 +132,7 @@ func (c *Session) keepTogether(rows []Acquired) {
 	if all {
 		return
 	}
-	s := c.store
+	s := c.sessions
 	s.mu.Each(len(rows), holdRows, func(i int) {
 		if !rows[i].Hit {
 			return

@@ -45,9 +45,9 @@ type Budgets struct {
 	Quotas          map[tier.TenantID]int64 // bytes; 0 = none
 }
 
-// Budgets returns the target values. The current values of pools and tenants may still
+// targets returns the target values. The current values of pools and tenants may still
 // differ from them.
-func (bud *budgets) Budgets() Budgets {
+func (bud *budgets) targets() Budgets {
 	bud.mu.Lock()
 	defer bud.mu.Unlock()
 	b := Budgets{bud.wanted[objects.PublicPool], bud.wanted[objects.PrivatePool], map[tier.TenantID]int64{}}
@@ -57,9 +57,9 @@ func (bud *budgets) Budgets() Budgets {
 	return b
 }
 
-// CheckBudgets returns the error that SetBudgets would return for b. ErrUnavailable means
+// check returns the error that set would return for b. ErrUnavailable means
 // that b needs a restart, ErrInvalid that no daemon accepts it.
-func (bud *budgets) CheckBudgets(b Budgets) error {
+func (bud *budgets) check(b Budgets) error {
 	bud.mu.Lock()
 	defer bud.mu.Unlock()
 	return bud.checkBudgetsLocked(&b)
@@ -70,7 +70,7 @@ func (bud *budgets) checkBudgetsLocked(b *Budgets) error {
 	if b.Public < page || b.Private < page {
 		return fmt.Errorf("pools of %d and %d bytes, each has at least a page of %d: %w", b.Public, b.Private, page, tier.ErrInvalid)
 	}
-	if total := bud.ArenaBytes(); b.Public > total || b.Private > total-b.Public {
+	if total := bud.arenaBytes(); b.Public > total || b.Private > total-b.Public {
 		return fmt.Errorf("pools of %d and %d bytes, the arena has %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
 	}
 	for id, quota := range b.Quotas {
@@ -81,17 +81,17 @@ func (bud *budgets) checkBudgetsLocked(b *Budgets) error {
 	return nil
 }
 
-// ArenaBytes returns the size of both pools together.
-func (bud *budgets) ArenaBytes() int64 {
+// arenaBytes returns the size of both pools together.
+func (bud *budgets) arenaBytes() int64 {
 	page := int64(bud.cfg.PageBytes)
 	return bud.cfg.PublicBytes/page*page + bud.cfg.PrivateBytes/page*page
 }
 
-// SetBudgets changes budgets and quotas. Tenants that b.Quotas does not name keep their
+// set changes budgets and quotas. Tenants that b.Quotas does not name keep their
 // quotas. Eviction of the excess begins at once. For a tenant that had no quota, it begins
 // once the tenant's policies know its objects. It returns the same errors as
-// CheckBudgets; on an error nothing has changed.
-func (bud *budgets) SetBudgets(b Budgets) error {
+// check; on an error nothing has changed.
+func (bud *budgets) set(b Budgets) error {
 	page := int64(bud.cfg.PageBytes)
 	bud.mu.Lock()
 	if err := bud.checkBudgetsLocked(&b); err != nil {
@@ -103,18 +103,18 @@ func (bud *budgets) SetBudgets(b Budgets) error {
 		bud.objects.Quotas.Set(bud.objects.Tenants[id], quota)
 	}
 	bud.mu.Unlock()
-	bud.settleBudgets()
+	bud.settle()
 	return nil
 }
 
-// settleBudgets moves budgets towards their targets and evicts as much of the excess as
+// settle moves budgets towards their targets and evicts as much of the excess as
 // can be evicted now.
-func (bud *budgets) settleBudgets() {
+func (bud *budgets) settle() {
 	_ = bud.inTurns(bud.settleLocked)
 	bud.launch()
 }
 
-// settleLocked does one step of settleBudgets. ErrAgain means that more can be done.
+// settleLocked does one step of settle. ErrAgain means that more can be done.
 func (bud *budgets) settleLocked() error {
 	for _, p := range bud.objects.Pools {
 		bud.setBudgetLocked(p)
@@ -150,7 +150,7 @@ func (bud *budgets) settleLocked() error {
 // allows.
 func (bud *budgets) setBudgetLocked(p *objects.Pool) {
 	other := bud.objects.Pools[objects.PublicPool+objects.PrivatePool-p.Number]
-	p.Budget = min(bud.wanted[p.Number], bud.ArenaBytes()-max(other.Budget, other.Used))
+	p.Budget = min(bud.wanted[p.Number], bud.arenaBytes()-max(other.Budget, other.Used))
 	bud.now[p.Number].Store(p.Budget)
 }
 

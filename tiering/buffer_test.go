@@ -314,12 +314,12 @@ func TestBadOpensTakeNothing(t *testing.T) {
 		"another tenant":    {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Tenant = tenantB }},
 		"states cut short":  {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Base = plan.From{Kind: plan.FromState, State: d.slot(0, 64)} }},
 		"a lost base": {tier.ErrGone, func(d *decoder, q *plan.AppendQuery) {
-			for s := range d.sessions {
+			for s := range d.open {
 				d.must(s.Release(q.Base.Lease))
 			}
 		}},
 		"a segment as base": {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) {
-			for s := range d.sessions {
+			for s := range d.open {
 				p := d.mid(1, 40, 4)
 				d.publish(s, p)
 				q.Base.Lease = d.lease(s, p)

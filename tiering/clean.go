@@ -5,12 +5,8 @@ import (
 	"errors"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-// cleanRows is the maximum number of writes that one critical section of the cleaner starts.
-const cleanRows = 8
 
 // clean writes dirty objects of pools that are short of free bytes, until ctx ends. If the
 // tier is busy, it continues after the next write has ended; if the tier is unavailable,
@@ -73,63 +69,6 @@ func (wr *writes) cleanLocked() error {
 				wr.objects.Policies.Rank(o)
 			}
 		}
-	}
-	return nil
-}
-
-// sweepLower does the part of a sweep that concerns the lower tier: it brings tenants back
-// under their quotas, and retries refused writes. A tenant can be over its quota if the tier
-// opened late, or if its entries were written under a larger quota or counted in another way.
-func (s *Store) sweepLower() {
-	if s.cfg.Lower == nil {
-		s.sweepOutlets()
-		return
-	}
-	for _, t := range s.objects.Tenants {
-		_ = s.inTurns(func() error { return s.evictor.trimTenantLocked(t) })
-	}
-	s.mu.Lock()
-	s.writes.kickLocked()
-	s.sweeps++
-	s.writes.cleanerHolds = false
-	s.promotions.engine.Kick()
-	if s.offloads.engine != nil {
-		s.offloads.engine.Kick()
-	}
-	if s.cleanerIdle || s.senderIdle {
-		s.changed.Broadcast()
-	}
-	s.mu.Unlock()
-	s.launch()
-}
-
-// sweepOutlets does the work of sweepLower if there is no lower tier: it retries copies to
-// outlets.
-func (s *Store) sweepOutlets() {
-	if s.offloads.engine != nil {
-		s.mu.Lock()
-		s.sweeps++
-		s.offloads.engine.Kick()
-		if s.senderIdle {
-			s.changed.Broadcast()
-		}
-		s.mu.Unlock()
-	}
-	s.launch()
-}
-
-// trimTenantLocked brings a tenant one step closer to its quota. ErrAgain means that more
-// steps are needed.
-func (ev *evictor) trimTenantLocked(t *objects.Tenant) error {
-	if ev.closed {
-		return nil
-	}
-	if _, more := ev.objects.HBM.Yield(t, ev.objects.Quotas.Over(t, 0)); more {
-		return objects.ErrAgain
-	}
-	over := min(ev.objects.Quotas.Over(t, 0), ev.objects.Below.Used(t))
-	if over > 0 && ev.trimBelowLocked(t, over, nil) {
-		return objects.ErrAgain
 	}
 	return nil
 }

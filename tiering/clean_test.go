@@ -19,10 +19,10 @@ func marks(segments int64, high, low float64) option {
 
 // cleaned does what one round of the cleaner does.
 func (x *twoTiers) clean1() error {
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	err := x.writes.cleanLocked()
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	return err
 }
 
@@ -166,8 +166,8 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 	x.publish(x.c, x.mid(1, 64, 8))
 	x.tier.finish(0, fmt.Errorf("EIO: %w", tier.ErrUnavailable))
 	cleanable := func() bool {
-		x.mu.Lock()
-		defer x.mu.Unlock()
+		x.cat.mu.Lock()
+		defer x.cat.mu.Unlock()
 		return x.writes.cleanableLocked(nil, 0, 0)
 	}
 	if cleanable() {
@@ -189,10 +189,10 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x := newTwoTiers(t, stateful(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	x.must(x.writes.wantLocked(x.node(1, 16), tier.LevelLogged, false))
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.tier.finishAll()
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
@@ -201,7 +201,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	for p := 2; p < 6; p++ {
 		x.save(x.c, x.saveQuery(p, 16, 0, tier.Exact), 0)
 	}
-	x.objects.Policies.WriteBehind = true
+	x.cat.objects.Policies.WriteBehind = true
 	held := func(prompt, end int) bool { return x.tier.holds(tier.Name{Kind: tier.Exact, Key: hashOf(prompt, end)}) }
 	x.must(x.clean1())
 	x.tier.finishAll()

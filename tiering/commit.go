@@ -24,8 +24,8 @@ import (
 // committed before, or that its part does not have, is ErrInvalid and changes nothing. A
 // commit whose context ended changes nothing and may be repeated. ErrGone means that the
 // reservation does not exist any more, or ended during the copy.
-func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error) {
-	s := c.store
+func (c *Reservations) Commit(ctx context.Context, item CommitItem) (Committed, error) {
+	s := c.fills
 	s.mu.Lock()
 	w, err := c.beginCommitLocked(&item)
 	s.mu.Unlock()
@@ -45,14 +45,14 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	}
 
 	s.mu.Lock()
-	complete, err := s.fills.endCommitLocked(w, &item, err)
+	complete, err := s.endCommitLocked(w, &item, err)
 	var answer Committed
 	if complete && !packs(w.filler.Object) {
-		answer, complete = s.fills.publishLocked(w), false
+		answer, complete = s.publishLocked(w), false
 	}
 	s.mu.Unlock()
 	if complete {
-		answer, err = s.fills.packAndPublish(ctx, w)
+		answer, err = s.packAndPublish(ctx, w)
 	}
 	s.launch()
 	return answer, err
@@ -124,12 +124,12 @@ func (w *writing) copy(ctx context.Context, dev gpuipc.Device, item *CommitItem)
 
 // beginCommitLocked checks a commit and marks its chunks. Until the commit ends, no other
 // commit writes these chunks and their memory stays allocated.
-func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
-	s := c.store
-	if err := c.openLocked(); err != nil {
+func (c *Reservations) beginCommitLocked(item *CommitItem) (*writing, error) {
+	s := c.fills
+	if err := s.openLocked(c.client); err != nil {
 		return nil, err
 	}
-	f := c.fills[item.Reservation]
+	f := c.held[item.Reservation]
 	if f == nil {
 		return nil, fmt.Errorf("reservation %d: %w", item.Reservation, tier.ErrGone)
 	}

@@ -145,6 +145,21 @@ type Config struct {
 	Outlets []Outlet
 }
 
+// Outlet is a place for copies of objects that this node may evict. By default it receives
+// objects that clients have used again and objects that are evicted from memory. It gets
+// them only if they are not believed to be cached elsewhere, and if fetching them back
+// takes less time than computing their tokens.
+type Outlet struct {
+	To tier.Sink
+	// If All is true, the outlet gets every object as soon as it is published, even if other nodes
+	// have the object and however little time it saves.
+	All bool
+	// If Last is true, the outlet gets only objects that are about to be evicted from memory and
+	// that the lower tier does not have. They are offered before the eviction, because the
+	// receiver fetches them from this node.
+	Last bool
+}
+
 const (
 	minPageBytes = 4 << 10
 	maxPageBytes = 16 << 20

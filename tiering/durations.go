@@ -57,18 +57,19 @@ func newDurations() *durations {
 }
 
 // fetch records a completed promotion.
-func (d *durations) fetch(lane int, took time.Duration) {
+func (d *durations) fetch(remote bool, took time.Duration) {
 	h := d.fetched.disk
-	if lane == laneBeyond {
+	if remote {
 		h = d.fetched.peer
 	}
 	h.Observe(took.Seconds())
 }
 
-// ended records the age of a lease at its end. It leaves out leases of trial profiles.
-func (d *durations) ended(l *lease, h prometheus.Histogram, now time.Time) {
-	if !l.object.Profile.Trial {
-		h.Observe(max(0, now.Sub(l.since)).Seconds())
+// ended records the age of a lease of an object at its end. It leaves out leases of trial
+// profiles.
+func (d *durations) ended(o *objects.Object, since time.Time, h prometheus.Histogram, now time.Time) {
+	if !o.Profile.Trial {
+		h.Observe(max(0, now.Sub(since)).Seconds())
 	}
 }
 
@@ -77,20 +78,4 @@ func (d *durations) since(o *objects.Object, h prometheus.Histogram, now time.Ti
 	if !o.InHBM() && !o.Profile.Trial {
 		h.Observe(max(0, now.Sub(o.Used)).Seconds())
 	}
-}
-
-// Durations returns the store's histograms: those of leases and evictions, and those of
-// fetches from each tier that the store has.
-func (s *Store) Durations() []prometheus.Histogram {
-	list := []prometheus.Histogram{s.durations.released, s.durations.expired, s.durations.evicted, s.durations.reused}
-	if s.cfg.Lower != nil {
-		list = append(list, s.durations.fetched.disk)
-	}
-	if s.cfg.Remote != nil {
-		list = append(list, s.durations.fetched.peer)
-	}
-	if len(s.hbm) > 0 {
-		list = append(list, s.durations.fetched.hbm)
-	}
-	return list
 }

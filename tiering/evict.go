@@ -89,17 +89,6 @@ func (ev *evictor) makeRoomLocked(o *objects.Object, spare spared) error {
 	return nil
 }
 
-// hungSweeps is a number of sweeps, usually one per second. If no write has ended during
-// this number of sweeps, the store no longer counts on memory that running writes will
-// free. The disk tier takes the same time to report that its disk hangs.
-const hungSweeps = 5
-
-// writesHangLocked reports whether writes to the lower tier are running but have not ended
-// for hungSweeps sweeps.
-func (wr *writes) writesHangLocked() bool {
-	return wr.counters.Writing > 0 && wr.sweeps-wr.lastSweep >= hungSweeps
-}
-
 // quotaLocked returns how many bytes a tenant has to give up for o, in addition to bytes that
 // are already leaving memory. It returns ErrQuota if the tenant cannot give up as many, even
 // after the lower tier evicts entries. The parameter below is the number of bytes that the lower
@@ -244,4 +233,20 @@ func (ev *evictor) victimLocked(from policy.Eviction) *objects.Object {
 		}
 		ev.objects.Policies.SetStored(o, tier.LevelDefault)
 	}
+}
+
+// trimTenantLocked brings a tenant one step closer to its quota. ErrAgain means that more
+// steps are needed.
+func (ev *evictor) trimTenantLocked(t *objects.Tenant) error {
+	if ev.closed {
+		return nil
+	}
+	if _, more := ev.objects.HBM.Yield(t, ev.objects.Quotas.Over(t, 0)); more {
+		return objects.ErrAgain
+	}
+	over := min(ev.objects.Quotas.Over(t, 0), ev.objects.Below.Used(t))
+	if over > 0 && ev.trimBelowLocked(t, over, nil) {
+		return objects.ErrAgain
+	}
+	return nil
 }

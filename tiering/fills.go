@@ -1,7 +1,9 @@
 package tiering
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,14 +25,44 @@ type fills struct {
 	evictor    *evictor
 	budgets    *budgets
 	promotions *promotions
+	memory     *plan.Device // buffers in memory are on it
+}
+
+// Reservations are those of one client: its shares of objects being filled. Guarded by the
+// store's lock.
+type Reservations struct {
+	fills  *fills
+	client *client
+	plans  *plan.Session // of the same client; has its own lock
+	held   map[tier.ReservationID]*objects.Filler
+}
+
+// newReservations returns the reservations of a new client.
+func (fills *fills) newReservations(c *client) *Reservations {
+	return &Reservations{fills: fills, client: c, held: map[tier.ReservationID]*objects.Filler{}}
+}
+
+// endAll aborts all reservations of a closed client, for all ranks that joined them, in
+// order of their ids.
+func (c *Reservations) endAll() {
+	s := c.fills
+	s.mu.Lock()
+	ids := slices.Collect(maps.Keys(c.held))
+	s.mu.Unlock()
+	slices.Sort(ids)
+	s.mu.Each(len(ids), holdRows, func(i int) {
+		if f := c.held[ids[i]]; f != nil { // nil if it ended together with another rank's share
+			s.killLocked(f.Object, stats.CauseDeath)
+		}
+	})
 }
 
 // Reserve reserves room for one rank's share of a segment. It recomputes the key from the
 // tokens and checks it. All ranks share one reservation: the first rank reserves memory
 // for all ranks, and the other ranks join. The error is ErrExists if the segment is
 // published or this rank already has a reservation.
-func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
-	p, t, err := c.store.scope(q.Profile, q.Tenant, q.Rank)
+func (c *Reservations) Reserve(q *ReserveQuery) (Reservation, error) {
+	p, t, err := c.fills.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -45,7 +77,7 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	}
 	begin, count := q.Spec.Interior()
 	o := &objects.Object{
-		Key: q.Key, Profile: p, Tenant: t, Pool: c.store.objects.Pools[objects.PublicPool],
+		Key: q.Key, Profile: p, Tenant: t, Pool: c.fills.objects.Pools[objects.PublicPool],
 		Spec: q.Spec, Begin: begin, End: begin + count, Depth: 1, TokenIDs: slices.Clone(q.Tokens),
 		Hash: p.RollingHash(t.Salt).Segment(q.Spec, q.Tokens),
 	}
@@ -64,8 +96,8 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 //
 // A checkpoint that has lost its states is saved again as if it were absent, with any parent.
 // The client's rows are acknowledged, but the rows already in memory stay.
-func (c *Session) Save(q *SaveQuery) (Reservation, error) {
-	s := c.store
+func (c *Reservations) Save(q *SaveQuery) (Reservation, error) {
+	s := c.fills
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
 		return Reservation{}, err
@@ -85,7 +117,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	}
 	if q.Parent != (profile.PrefixHash{}) {
 		s.mu.Lock()
-		o.Parent, err = s.fills.parentLocked(q, p, t)
+		o.Parent, err = s.parentLocked(q, p, t)
 		s.mu.Unlock()
 		if err != nil {
 			return Reservation{}, err
@@ -131,33 +163,12 @@ func (fills *fills) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *obj
 	return fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)
 }
 
-// chainPagesLocked returns the bytes of pages that an entry of the lower tier and its
-// ancestors take in memory.
-func (cat *catalog) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
-	node := *e
-	for range cat.cfg.MaxChain {
-		bytes += cat.objects.Memory.PagesOf(p.NodeParts(node.Kind, node.End-node.Begin).Bytes) * int64(p.Ranks)
-		if node.Parent == (tier.Name{}) {
-			return bytes
-		}
-		up := node.Parent
-		var held bool
-		if node, held = cat.objects.Below.Lookup(up, p, t); !held {
-			for o := cat.objects.Names.Find(up, p, t); o != nil; o = o.Parent {
-				bytes += o.PageBytes
-			}
-			return bytes
-		}
-	}
-	return bytes
-}
-
 // reserve joins the reservation of a segment or checkpoint, or starts one with o.
-func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
-	s := c.store
+func (c *Reservations) reserve(o *objects.Object, rank int) (Reservation, error) {
+	s := c.fills
 	l := o.Layout()
-	o.Publisher = c.name
-	if err := s.fills.size(o, l.Bytes); err != nil {
+	o.Publisher = c.client.name
+	if err := s.size(o, l.Bytes); err != nil {
 		return Reservation{}, err
 	}
 	now := s.cfg.Now()
@@ -191,32 +202,32 @@ func (fills *fills) size(o *objects.Object, rankBytes int64) error {
 	return nil
 }
 
-func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, now time.Time) (*objects.Filler, error) {
-	s := c.store
-	if err := c.openLocked(); err != nil {
+func (c *Reservations) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, now time.Time) (*objects.Filler, error) {
+	s := c.fills
+	if err := s.openLocked(c.client); err != nil {
 		return nil, err
 	}
 	if o.Profile.Forgotten {
 		return nil, fmt.Errorf("%s: profile %d is not registered any more: %w", o.Name(), o.Profile.ID, tier.ErrInvalid)
 	}
-	if len(c.fills) >= s.cfg.MaxReservations {
+	if len(c.held) >= s.cfg.MaxReservations {
 		s.of(o.Profile).RefusedBusy++
-		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.Name(), c.name, len(c.fills), tier.ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.Name(), c.client.name, len(c.held), tier.ErrBusy)
 	}
 	known := s.objects.Names.Same(o)
 	if p := s.promotions.promotionLocked(o.Label()); p != nil && p.profile == o.Profile && p.tenant == o.Tenant && (known == nil || known.Phase == objects.Stripped) {
-		s.fills.existsLocked(o)
+		s.existsLocked(o)
 		return nil, fmt.Errorf("%s is being promoted: %w", o.Name(), tier.ErrExists)
 	}
 	if known != nil && known.Phase == objects.Stripped && known.Fill == nil {
-		if err := s.fills.refillLocked(known, o, l, now); err != nil {
+		if err := s.refillLocked(known, o, l, now); err != nil {
 			return nil, err
 		}
 	}
 	if known != nil {
 		return c.joinLocked(known, o, rank)
 	}
-	if err := s.fills.beginLocked(o, l, now); err != nil {
+	if err := s.beginLocked(o, l, now); err != nil {
 		return nil, err
 	}
 	return c.joinLocked(o, o, rank)
@@ -262,10 +273,10 @@ func (fills *fills) expectLocked(o *objects.Object, now time.Time) {
 
 // joinLocked gives a rank its share of the object o that is being filled. The parameter want
 // is the object that the rank has requested.
-func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
-	s := c.store
+func (c *Reservations) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
+	s := c.fills
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
-		s.fills.existsLocked(want)
+		s.existsLocked(want)
 		return nil, fmt.Errorf("%s: %w", o.Name(), tier.ErrExists)
 	}
 	// Parents are compared by hash, not by kind: since the first rank asked, an exact
@@ -276,13 +287,13 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 	}
 	f := &o.Fill.Ranks[rank]
 	n := o.Fill.Layout.Chunks()
-	*f = objects.Filler{ID: tier.ReservationID(s.leaseIDs.Add(1)), Object: o, Rank: rank, Of: c.fills, Chunks: make([]objects.ChunkState, n), Left: n}
+	*f = objects.Filler{ID: tier.ReservationID(s.leaseIDs.Add(1)), Object: o, Rank: rank, Of: c.held, Chunks: make([]objects.ChunkState, n), Left: n}
 	if o.Phase == objects.Stripped {
 		f.Digests = slices.Clone(o.Shares[rank].Digests) // the digests of its rows stay
 	} else {
 		f.Digests = make([]uint64, n)
 	}
-	c.fills[f.ID] = f
+	c.held[f.ID] = f
 	return f, nil
 }
 
@@ -296,15 +307,15 @@ func (fills *fills) existsLocked(o *objects.Object) {
 
 // Abort aborts a reservation for all ranks. The error is ErrGone if the session has no
 // such reservation.
-func (c *Session) Abort(id tier.ReservationID) error {
-	s := c.store
+func (c *Reservations) Abort(id tier.ReservationID) error {
+	s := c.fills
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := c.fills[id]
+	f := c.held[id]
 	if f == nil {
 		return fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
 	}
-	s.fills.killLocked(f.Object, stats.CauseAbort)
+	s.killLocked(f.Object, stats.CauseAbort)
 	return nil
 }
 
@@ -361,14 +372,14 @@ func (fills *fills) refillLocked(o, want *objects.Object, l *plan.PartMap, now t
 // ChunkSpan returns the total bytes of chunks [first, first+chunks) of a part of a
 // reservation, which is the length that CommitItem.Src must have. The error is ErrInvalid
 // if the part does not have these chunks.
-func (c *Session) ChunkSpan(id tier.ReservationID, part, first, chunks int) (int64, error) {
-	s := c.store
+func (c *Reservations) ChunkSpan(id tier.ReservationID, part, first, chunks int) (int64, error) {
+	s := c.fills
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := c.openLocked(); err != nil {
+	if err := s.openLocked(c.client); err != nil {
 		return 0, err
 	}
-	f := c.fills[id]
+	f := c.held[id]
 	if f == nil {
 		return 0, fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
 	}
@@ -382,4 +393,30 @@ func (c *Session) ChunkSpan(id tier.ReservationID, part, first, chunks int) (int
 	}
 	off := int64(first) * gpuipc.ChunkBytes
 	return min(int64(chunks)*gpuipc.ChunkBytes, parts[part].Len-off), nil
+}
+
+// claimLocked makes room for o and allocates its memory. ErrAgain is as in makeRoomLocked.
+func (fills *fills) claimLocked(o *objects.Object) (err error) {
+	if o.InHBM() {
+		err = fills.objects.HBM.MakeRoom(o, false)
+	} else {
+		err = fills.evictor.makeRoomLocked(o, spared{})
+	}
+	if err != nil {
+		if !errors.Is(err, objects.ErrAgain) {
+			fills.counters.Refused(err)
+		}
+		return err
+	}
+	o.Created, o.Used = fills.cfg.Now(), fills.cfg.Now()
+	if o.InHBM() {
+		fills.objects.HBM.Allocate(o, 0)
+		return nil
+	}
+	fills.objects.Memory.Allocate(o, o.RankBytes)
+	fills.objects.Accounts.Book(o)
+	if fills.cleanerIdle && fills.objects.Policies.Short(o.Pool) {
+		fills.changed.Broadcast()
+	}
+	return nil
 }

@@ -98,9 +98,9 @@ func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
 	x.try(p)
 	x.carry()
 	x.up(p)
-	x.mu.Lock()
-	x.objects.MarkCorrupt(x.objects.Names.Segment((*[32]byte)(&p.key), x.profileState(), x.objects.Tenants[tenantA]))
-	x.mu.Unlock()
+	x.cat.mu.Lock()
+	x.cat.objects.MarkCorrupt(x.cat.objects.Names.Segment((*[32]byte)(&p.key), x.profileState(), x.cat.objects.Tenants[tenantA]))
+	x.cat.mu.Unlock()
 	x.wantOnDisk(p)
 	x.wantHBM(0, 0)
 }
@@ -112,9 +112,9 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	id := b.raise(c, p, 0).Lease
-	b.mu.Lock()
-	b.evictor.evictLocked(b.objects.Pools[objects.PublicPool].Evict, forRoom, nil)
-	b.mu.Unlock()
+	b.cat.mu.Lock()
+	b.evictor.evictLocked(b.cat.objects.Pools[objects.PublicPool].Evict, forRoom, nil)
+	b.cat.mu.Unlock()
 	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
 		t.Fatalf("Hit %v, want false; Promoting %v, want false", row.Hit, row.Promoting)
@@ -267,9 +267,9 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		x.wantPlace(p, tier.PlaceHBM)
 		id := x.tryHBM(x.c, p, 0).Lease
 		x.must(x.c.Release(id))
-		x.mu.Lock()
-		x.objects.HBM.Drop(x.objects.HBM.Resident(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.objects.Tenants[tenantA]}), stats.DropRoom)
-		x.mu.Unlock()
+		x.cat.mu.Lock()
+		x.cat.objects.HBM.Drop(x.cat.objects.HBM.Resident(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.cat.objects.Tenants[tenantA]}), stats.DropRoom)
+		x.cat.mu.Unlock()
 	}
 	x.wantMiss(p, tier.ReasonRemoved)
 	x.wantHBM(0, 0)
@@ -280,7 +280,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 }
 
 func (b *bench) profileState() *objects.Profile {
-	p, _ := b.Store.profile(b.id)
+	p, _ := b.Store.cat.profile(b.id)
 	return p
 }
 
@@ -343,8 +343,8 @@ func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
 // waiting is how many calls wait for promotions, of both kinds.
 func (x *twoAndHBM) waiting() (n int) {
 	n = x.waiters()
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.cat.mu.Lock()
+	defer x.cat.mu.Unlock()
 	for _, f := range x.hbm.Of(device).Flights.All() {
 		n += f.Waiters()
 	}

@@ -14,9 +14,9 @@ import (
 // Known finds cached segments in a prompt by its tokens. It searches memory and the lower
 // tier. Like Match it does no I/O and takes no lease. Each segment in the result is also
 // confirmed by a lookup of the key of its tokens.
-func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
+func (look *lookup) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	dst.Segments, dst.Untried = dst.Segments[:0], 0
-	p, t, err := s.scope(q.Profile, q.Tenant, 0)
+	p, t, err := look.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 		return fmt.Errorf("known: from token %d on with seams of %d, of %d, primed from token %d on: %w",
 			q.Begin, q.SeamTokens, n, q.PrimedFrom, tier.ErrInvalid)
 	}
-	err = s.cfg.Find.Search(ctx, &find.Query{
+	err = look.cfg.Find.Search(ctx, &find.Query{
 		Scope: find.Scope{Tenant: t.ID, Profile: p.Fingerprint()}, Hash: p.RollingHash(t.Salt),
 		Tokens: q.Tokens, Begin: q.Begin, Mid: midSpec(p, 0, q.SeamTokens), Primer: q.Primer, PrimedFrom: q.PrimedFrom, Either: q.Either, Pause: q.Pause,
 	}, &dst.found)
@@ -41,13 +41,13 @@ func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	if err := dst.name(ctx, q, spans, p, t.Salt); err != nil {
 		return err
 	}
-	s.lookup.statuses(q, dst, p, t)
+	look.statuses(q, dst, p, t)
 	for i, span := range spans {
 		if dst.rows[i].Status == tier.StatusHit {
 			dst.Segments = append(dst.Segments, KnownSegment{span.Start, span.Tokens, span.Primed, dst.keys[i], dst.rows[i]})
 		}
 	}
-	s.lookup.countKnown(q, dst, len(spans))
+	look.countKnown(q, dst, len(spans))
 	return nil
 }
 

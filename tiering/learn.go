@@ -9,16 +9,18 @@ import (
 
 // Learning reports whether the Remote may have more than its hints show, so that calling
 // Learn before a match helps. It reads memory only and takes no lock.
-func (s *Store) Learning() bool { return s.remote.learner != nil && s.remote.learner.Learning() }
+func (look *lookup) Learning() bool {
+	return look.remote.learner != nil && look.remote.learner.Learning()
+}
 
 // Learn asks the Remote about all objects that the match of q will name and about which
 // nothing is known on this node. It takes one round trip; the Remote bounds its duration.
 // Learn ignores errors in the query, since the match reports them.
-func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
-	if s.remote.learner == nil || q.Local {
+func (look *lookup) Learn(ctx context.Context, q *MatchQuery) {
+	if look.remote.learner == nil || q.Local {
 		return
 	}
-	p, t, err := s.scope(q.Profile, q.Tenant, 0)
+	p, t, err := look.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return
 	}
@@ -40,13 +42,13 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 		}
 	}
 	var wants []tier.Want
-	s.mu.Each(len(names), holdRows, func(i int) {
-		if s.lookup.unknownLocked(objects.Identity{Name: names[i], Profile: p, Tenant: t}) {
+	look.mu.Each(len(names), holdRows, func(i int) {
+		if look.unknownLocked(objects.Identity{Name: names[i], Profile: p, Tenant: t}) {
 			wants = append(wants, tier.Want{Name: names[i], Fingerprint: p.Fingerprint(), Tenant: t.ID})
 		}
 	})
 	if len(wants) > 0 {
-		s.remote.learner.Learn(ctx, wants)
+		look.remote.learner.Learn(ctx, wants)
 	}
 }
 
@@ -59,6 +61,6 @@ func (look *lookup) unknownLocked(id objects.Identity) bool {
 	if _, held := look.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
 		return false
 	}
-	at, why := look.remote.beyondLocked(id)
+	at, why := look.promotions.beyondLocked(id)
 	return at == notRemote && why == tier.ReasonNone
 }

@@ -24,12 +24,12 @@ type lease struct {
 
 // leaseLocked leases a published object. This counts as a use of the object.
 func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
-	s := c.store
+	s := c.sessions
 	if len(c.leases) >= s.cfg.MaxLeases {
 		s.of(o.Profile).RefusedBusy++
-		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.Name(), c.name, len(c.leases), tier.ErrBusy)
+		return nil, fmt.Errorf("%s: session %q has %d leases: %w", o.Name(), c.client.name, len(c.leases), tier.ErrBusy)
 	}
-	l := &lease{id: s.NewLeaseID(), object: o, rank: rank, session: c, since: now}
+	l := &lease{id: s.newLeaseID(), object: o, rank: rank, session: c, since: now}
 	s.timeLocked(l, ttl, now)
 	c.leases[l.id] = l
 	o.Lease(1)
@@ -49,13 +49,13 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 }
 
 // timeLocked sets or renews the expiry of a lease.
-func (cat *catalog) timeLocked(l *lease, ttl time.Duration, now time.Time) {
+func (ses *sessions) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	if ttl <= 0 {
-		ttl = cat.cfg.LeaseTTL
+		ttl = ses.cfg.LeaseTTL
 	}
-	cat.objects.Deadlines.Remove(&l.until)
-	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, cat.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
-	cat.objects.Deadlines.Add(&l.until)
+	ses.objects.Deadlines.Remove(&l.until)
+	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, ses.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
+	ses.objects.Deadlines.Add(&l.until)
 }
 
 // Release releases a lease, expired or not, or a buffer. The client must no longer read
@@ -72,7 +72,7 @@ func (c *Session) Release(id tier.LeaseID) error {
 // lease is released. The error is ErrGone if the session does not have the lease, if it
 // has expired, or if it is a lease on a copy in HBM.
 func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
-	s := c.store
+	s := c.sessions
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := c.leases[id]
@@ -86,7 +86,7 @@ func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 // checkpoint. Nodes before the last may have lost their states; the state parts of their
 // shares must not be read. The result is valid as long as the lease.
 func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
-	s := c.store
+	s := c.sessions
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := c.leases[id]
@@ -102,7 +102,7 @@ func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
 }
 
 func (c *Session) dropLease(id tier.LeaseID) bool {
-	s := c.store
+	s := c.sessions
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := c.leases[id]
@@ -112,32 +112,32 @@ func (c *Session) dropLease(id tier.LeaseID) bool {
 	return l != nil
 }
 
-func (cat *catalog) dropLeaseLocked(l *lease) {
+func (ses *sessions) dropLeaseLocked(l *lease) {
 	delete(l.session.leases, l.id)
 	if l.expired {
 		l.object.Expired--
-		cat.counters.Quarantined--
+		ses.counters.Quarantined--
 	} else {
-		cat.objects.Deadlines.Remove(&l.until)
+		ses.objects.Deadlines.Remove(&l.until)
 		l.object.Lease(-1)
-		cat.counters.Leases--
-		cat.durations.ended(l, cat.durations.released, cat.cfg.Now())
+		ses.counters.Leases--
+		ses.durations.ended(l.object, l.since, ses.durations.released, ses.cfg.Now())
 	}
-	cat.objects.Account(l.object)
+	ses.objects.Account(l.object)
 }
 
 // expireLocked quarantines an expired lease. The lease gives no right any more, but its
 // holder may still be reading, so the memory stays allocated.
-func (cat *catalog) expireLocked(l *lease) {
-	cat.objects.Deadlines.Remove(&l.until)
+func (ses *sessions) expireLocked(l *lease) {
+	ses.objects.Deadlines.Remove(&l.until)
 	l.expired = true
 	l.object.Lease(-1)
 	l.object.Expired++
-	cat.durations.ended(l, cat.durations.expired, cat.cfg.Now())
-	cat.counters.LeasesExpired++
-	cat.counters.Leases--
-	cat.counters.Quarantined++
-	cat.objects.Account(l.object)
+	ses.durations.ended(l.object, l.since, ses.durations.expired, ses.cfg.Now())
+	ses.counters.LeasesExpired++
+	ses.counters.Leases--
+	ses.counters.Quarantined++
+	ses.objects.Account(l.object)
 }
 
 // useLeaseLocked finds an active lease of this session for an operation. A lease of
@@ -148,7 +148,7 @@ func (c *Session) useLeaseLocked(id tier.LeaseID, p *objects.Profile, t *objects
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	if !l.expired && !now.Before(l.until.At) {
-		c.store.expireLocked(l) // before the sweep does
+		c.sessions.expireLocked(l) // before the sweep does
 	}
 	switch o := l.object; {
 	case l.expired:

@@ -33,31 +33,31 @@ type LeaseInfo struct {
 // Leases lists up to limit leases of clients in ascending order of id, beginning with the
 // first id greater than the id after. It holds the lock for a few leases at a time, so a
 // page is not a snapshot.
-func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
+func (ses *sessions) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
 	var page []LeaseInfo
-	for _, session := range s.holders(f.Session) {
-		page = s.leasesOf(session, &f, after, limit, page)
+	for _, session := range ses.holders(f.Session) {
+		page = ses.leasesOf(session, &f, after, limit, page)
 	}
 	return page
 }
 
 // holders returns the sessions of clients, or only the given one.
-func (cat *catalog) holders(only *Session) []*Session {
+func (ses *sessions) holders(only *Session) []*Session {
 	if only != nil {
 		return []*Session{only}
 	}
-	cat.mu.Lock()
-	defer cat.mu.Unlock()
-	return slices.Collect(maps.Keys(cat.sessions))
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return slices.Collect(maps.Keys(ses.open))
 }
 
 // leasesOf adds a session's leases to a page. It holds the lock for a few leases at a
 // time, and others may add and remove leases in between. The language guarantees for a map
 // that changes during an iteration that each entry that stays is visited exactly once.
-func (cat *catalog) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
+func (ses *sessions) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
 	next, stop := iter.Pull(maps.Values(c.leases))
 	defer stop()
-	turns := cat.mu.Turns()
+	turns := ses.mu.Turns()
 	for more := limit > 0; more; {
 		turns.Lock()
 		for range holdRows {
@@ -95,10 +95,10 @@ func insertLease(page []LeaseInfo, l *lease, limit int) []LeaseInfo {
 }
 
 // CountLeases returns the number of leases of clients, expired ones included.
-func (s *Store) CountLeases() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.sessions {
+func (ses *sessions) CountLeases() (n int) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for c := range ses.open {
 		n += len(c.leases)
 	}
 	return n

@@ -67,7 +67,7 @@ func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait
 }
 
 func (r reader) countLoadMiss() {
-	s := r.session.store
+	s := r.session.sessions
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.above != nil {
@@ -80,7 +80,7 @@ func (r reader) countLoadMiss() {
 // loadTurn answers a load, or answers it again after a flight. If the parameter wait is
 // true, it may return a flight to wait for.
 func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loaded, *transfer.Flight, error) {
-	c, s := r.session, r.session.store
+	c, s := r.session, r.session.sessions
 	now := s.cfg.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loade
 // loadFailedLocked answers a load whose flight failed or has not ended. The checkpoint may
 // have arrived in memory in another way.
 func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
-	if o, _ := r.session.store.objects.Names.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
+	if o, _ := r.session.sessions.objects.Names.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
 		got, err := r.session.leaseCheckpointLocked(o, q, now)
 		return got, nil, err
 	}
@@ -116,7 +116,7 @@ func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Load
 // loadLocked leases a checkpoint, or starts to bring it into memory or HBM. A query that
 // reads HBM gets the same checkpoint as one that reads memory.
 func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Flight, error) {
-	c, s := r.session, r.session.store
+	c, s := r.session, r.session.sessions
 	name, o, why := s.lookup.namedByLocked(q, r.profile, r.tenant)
 	switch {
 	case name == (tier.Name{}):
@@ -153,7 +153,7 @@ func (look *lookup) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.T
 	}
 	far := tier.ReasonNone
 	if !q.Near {
-		n, far = look.remote.bestBeyondLocked(hash, q.Accept, p, t)
+		n, far = look.promotions.bestBeyondLocked(hash, q.Accept, p, t)
 	}
 	if far == tier.ReasonNone && n != (tier.Name{}) {
 		return n, nil, tier.ReasonNone
@@ -167,13 +167,13 @@ func (look *lookup) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.T
 
 // leaseCheckpointLocked leases a published checkpoint.
 func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now time.Time) (Loaded, error) {
-	s := c.store
+	s := c.sessions
 	l, err := c.leaseLocked(o, q.Rank, q.TTL, now)
 	if err != nil {
 		return Loaded{}, err
 	}
 	if !q.Near {
-		c.store.offloads.cameBackLocked(o)
+		c.sessions.offloads.cameBackLocked(o)
 		n := s.of(o.Profile)
 		n.Loaded++
 		n.LoadedTokens += uint64(o.End)
@@ -196,25 +196,25 @@ func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 }
 
 // LoadNeedsPromotion reports whether AwaitLoad would have to wait, like NeedsPromotion.
-func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
-	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.promotions.engine == nil {
+func (look *lookup) LoadNeedsPromotion(q *LoadQuery) bool {
+	p, t, err := look.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || look.promotions.engine == nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n, o, _ := s.lookup.namedByLocked(q, p, t)
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	n, o, _ := look.namedByLocked(q, p, t)
 	return o == nil && n != (tier.Name{})
 }
 
 // LoadNeedsHBMPromotion reports whether AwaitLoadResident would have to wait.
-func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
-	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.hbm.Of(q.Device) == nil {
+func (look *lookup) LoadNeedsHBMPromotion(q *LoadQuery) bool {
+	p, t, err := look.scope(q.Profile, q.Tenant, q.Rank)
+	if err != nil || look.hbm.Of(q.Device) == nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n, _, _ := s.lookup.namedByLocked(q, p, t)
-	return n != (tier.Name{}) && s.lookup.needsCopyLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: p, Tenant: t}, Rank: q.Rank, Device: q.Device})
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	n, _, _ := look.namedByLocked(q, p, t)
+	return n != (tier.Name{}) && look.needsCopyLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: p, Tenant: t}, Rank: q.Rank, Device: q.Device})
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -21,8 +19,8 @@ type Located struct {
 // Locate is a Match that serves to compare nodes. It looks only at memory and the lower
 // tier, counts neither hits nor misses, reads nothing ahead and does no I/O. It ignores
 // Device and Local.
-func (s *Store) Locate(q *MatchQuery, dst *Located) error {
-	p, t, err := s.scope(q.Profile, q.Tenant, 0)
+func (look *lookup) Locate(q *MatchQuery, dst *Located) error {
+	p, t, err := look.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return err
 	}
@@ -31,20 +29,20 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	}
 	*dst = Located{Prefix: -1, Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
 	for end := len(q.Prefixes); end > 0 && dst.Prefix < 0; end -= matchRows {
-		s.mu.Lock()
+		look.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows) && dst.Prefix < 0; i-- {
-			if place := s.lookup.prefixAtLocked(&q.Prefixes[i], q.Accept, int(q.Positions[i]), p, t); place != tier.PlaceNone {
+			if place := look.prefixAtLocked(&q.Prefixes[i], q.Accept, int(q.Positions[i]), p, t); place != tier.PlaceNone {
 				dst.Prefix, dst.PrefixPlace = i, place
 			}
 		}
-		s.mu.Unlock()
+		look.mu.Unlock()
 	}
 	for first := 0; first < len(q.Keys); first += matchRows {
-		s.mu.Lock()
+		look.mu.Lock()
 		for i := first; i < min(first+matchRows, len(q.Keys)); i++ {
-			dst.Segments[i] = s.lookup.segmentAtLocked(&q.Keys[i], p, t)
+			dst.Segments[i] = look.segmentAtLocked(&q.Keys[i], p, t)
 		}
-		s.mu.Unlock()
+		look.mu.Unlock()
 	}
 	return nil
 }
@@ -77,22 +75,4 @@ func (look *lookup) segmentAtLocked(key *[32]byte, p *objects.Profile, t *object
 		}
 	}
 	return SegmentStatus{Status: tier.StatusMiss}
-}
-
-// Learned returns the costs of a profile; ErrInvalid if it is not registered.
-func (reg *registry) Learned(id tier.ProfileID) (*costs.Learned, error) {
-	p, err := reg.profile(id)
-	if err != nil {
-		return nil, err
-	}
-	return p.Costs, nil
-}
-
-// ProfileOf returns a registered profile; nil if there is none with this id.
-func (reg *registry) ProfileOf(id tier.ProfileID) *profile.Profile {
-	p, err := reg.profile(id)
-	if err != nil {
-		return nil
-	}
-	return p.Profile
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -13,6 +14,7 @@ import (
 // lookup is the part of a store that answers which objects the store has. It has no state.
 type lookup struct {
 	*catalog
+	hbm        hbm.List
 	remote     *remote
 	promotions *promotions
 }
@@ -26,12 +28,12 @@ const matchRows = 2 * holdRows
 // Match returns the longest checkpoint of an accepted kind and the status of each segment
 // key. It looks in memory, then in the lower tier, then at remote hints. It does no I/O,
 // takes no lease and does not count as a use. Once dst has grown it allocates nothing.
-func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
-	p, t, err := s.scope(q.Profile, q.Tenant, 0)
+func (look *lookup) Match(q *MatchQuery, dst *MatchResult) error {
+	p, t, err := look.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return err
 	}
-	if q.Device != 0 && s.hbm.Of(q.Device) == nil {
+	if q.Device != 0 && look.hbm.Of(q.Device) == nil {
 		return errNoDevice(q.Device)
 	}
 	if len(q.Positions) != len(q.Prefixes) {
@@ -49,8 +51,8 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	*dst = MatchResult{MaxError: p.MaxError(), Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
-	s.lookup.matchPrefix(q, dst, p, t)
-	s.lookup.matchSegments(q, dst, p, t)
+	look.matchPrefix(q, dst, p, t)
+	look.matchSegments(q, dst, p, t)
 	return nil
 }
 
@@ -260,7 +262,7 @@ func (look *lookup) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Prof
 				break
 			}
 			if far.at < 0 && look.remote.engine != nil && !q.Local {
-				if n, _ := look.remote.bestBeyondLocked(&q.Prefixes[i], q.Accept, p, t); n != (tier.Name{}) && look.endsAtLocked(n, p, t, int(q.Positions[i])) {
+				if n, _ := look.promotions.bestBeyondLocked(&q.Prefixes[i], q.Accept, p, t); n != (tier.Name{}) && look.endsAtLocked(n, p, t, int(q.Positions[i])) {
 					far = farPrefix{i, n, missed}
 				}
 			}
@@ -325,4 +327,30 @@ func (look *lookup) statesBelowLocked(e *tier.Entry, p *objects.Profile, t *obje
 		node, held = look.objects.Below.Lookup(node.Parent, p, t)
 	}
 	return 0
+}
+
+// Room returns how many bytes segments of the given interior tokens need, over all ranks
+// and with their token ids. The second result is the number of bytes that the pool and the
+// tenant's quota would have for these segments if everything evictable were evicted. Room
+// reads memory only.
+func (look *lookup) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens []int) (need, free int64, err error) {
+	p, t, err := look.scope(id, tenant, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(interiors) != len(tokens) {
+		return 0, 0, fmt.Errorf("room for %d segments of %d lengths: %w", len(interiors), len(tokens), tier.ErrInvalid)
+	}
+	for i, n := range interiors {
+		size := look.objects.Memory.SizeOf(p, p.SegmentParts(n), tokens[i])
+		need += size.Charge()
+	}
+	pool := look.objects.Pools[objects.PublicPool]
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	free = pool.Budget - pool.Pinned
+	if t.QuotaBytes > 0 {
+		free = min(free, t.QuotaBytes-t.Pinned)
+	}
+	return need, max(free, 0), nil
 }

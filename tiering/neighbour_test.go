@@ -102,8 +102,8 @@ func (n *neighbour) believe(name tier.Name, held bool) {
 func (n *neighbour) Hint(w *tier.Want) (tier.Hint, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.near != nil && n.near.mu.TryLock() {
-		n.near.mu.Unlock()
+	if n.near != nil && n.near.cat.mu.TryLock() {
+		n.near.cat.mu.Unlock()
 		n.t.Error("Hint without the store's lock")
 	}
 	return n.hint, n.believed[w.Name]
@@ -147,18 +147,18 @@ func (n *neighbour) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, e
 
 func (n *neighbour) find(w *tier.Want) *farCopy {
 	s := n.home.Store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range *s.profiles.Load() {
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
+	for _, p := range *s.cat.profiles.Load() {
 		if p.Fingerprint() != w.Fingerprint {
 			continue
 		}
-		o := s.objects.Names.Find(w.Name, p, s.objects.Tenants[w.Tenant])
+		o := s.cat.objects.Names.Find(w.Name, p, s.cat.objects.Tenants[w.Tenant])
 		if o == nil || o.Phase != objects.Whole {
 			return nil
 		}
-		s.objects.Use(o)
-		c := &farCopy{of: n, object: o, described: s.objects.Memory.Describe(o)}
+		s.cat.objects.Use(o)
+		c := &farCopy{of: n, object: o, described: s.cat.objects.Memory.Describe(o)}
 		c.entry = tier.Entry{
 			Name: w.Name, Fingerprint: w.Fingerprint, Tenant: w.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End,
 			Parent: c.described.Parent, Bytes: 1 << 40, Level: tier.LevelSynced, Generation: 77,
@@ -244,9 +244,9 @@ func (c *farCopy) Close() {
 	n := c.of
 	n.unlocked("Close")
 	s := n.home.Store
-	s.mu.Lock()
-	s.objects.Unuse(c.object)
-	s.mu.Unlock()
+	s.cat.mu.Lock()
+	s.cat.objects.Unuse(c.object)
+	s.cat.mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.closed {
@@ -269,14 +269,14 @@ func (x *apart) fetchAll() (n int) {
 	for x.promotions.engine.Try(x.ctx, laneBeyond) {
 		n++
 	}
-	x.launch()
+	x.cat.launch()
 	return n
 }
 
 // waiters counts the rows that wait, for searches too.
 func (x *apart) waiting() (n int) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.cat.mu.Lock()
+	defer x.cat.mu.Unlock()
 	for _, f := range x.remote.engine.All() {
 		n += f.Waiters()
 	}

@@ -12,21 +12,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Outlet is a place for copies of objects that this node may evict. By default it receives
-// objects that clients have used again and objects that are evicted from memory. It gets
-// them only if they are not believed to be cached elsewhere, and if fetching them back
-// takes less time than computing their tokens.
-type Outlet struct {
-	To tier.Sink
-	// If All is true, the outlet gets every object as soon as it is published, even if other nodes
-	// have the object and however little time it saves.
-	All bool
-	// If Last is true, the outlet gets only objects that are about to be evicted from memory and
-	// that the lower tier does not have. They are offered before the eviction, because the
-	// receiver fetches them from this node.
-	Last bool
-}
-
 // occasion is why a copy of an object is offered to the outlets.
 type occasion uint8
 
@@ -35,7 +20,7 @@ const (
 	usedAgain
 	ahead    // the object will be evicted soon
 	leaving  // the object is being evicted from memory
-	flushing // Offload sends all objects before a shutdown
+	flushing // sendAll sends all objects before a shutdown
 )
 
 // verdict is the result of offering an object to the outlets.
@@ -88,6 +73,13 @@ type offloads struct {
 // open creates the engine that sends copies. It has no workers, since sinks have their own.
 func (off *offloads) open() {
 	off.engine = transfer.New[*objects.Object](transfer.Config{Lock: &off.mu, Now: off.cfg.Now})
+}
+
+// kickLocked offers the parked copies to the outlets again.
+func (off *offloads) kickLocked() {
+	if off.engine != nil {
+		off.engine.Kick()
+	}
 }
 
 // offloadLocked sends a copy of an object, after copies of its ancestors, to the first outlet
@@ -369,47 +361,30 @@ func (off *offloads) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	return off.objects.Table.Get(id)
 }
 
-// Spare returns how many more bytes of a kind of object may be stored in memory for a
-// tenant without an eviction and without making the pool short of free bytes.
-func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.objects.Tenants[tenant]
-	if t == nil {
-		return 0
-	}
-	p := s.objects.Pools[objects.PoolNumber(kind)]
-	spare := int64(s.cfg.HighWater*float64(p.Budget)) - p.Used
-	if t.QuotaBytes > 0 {
-		spare = min(spare, -s.objects.Quotas.Over(t, 0))
-	}
-	return max(0, spare)
-}
-
-// Offload sends copies of every published object that the outlets want, and waits for them.
-// Like Flush it is meant for shutdown, and Run must still be running. The first result is the
+// sendAll sends copies of every published object that the outlets want, and waits for them.
+// Like flush it is meant for shutdown, and Run must still be running. The first result is the
 // number of copies that arrived. The error says how many copies did not arrive at all
 // (ErrUnavailable), or not before ctx ended (the context's error).
-func (s *Store) Offload(ctx context.Context) (sent int, err error) {
-	if s.offloads.engine == nil {
+func (off *offloads) sendAll(ctx context.Context) (sent int, err error) {
+	if off.engine == nil {
 		return 0, nil
 	}
 	var flights []*transfer.Flight
 	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
-		s.mu.Lock()
-		s.offloads.engine.Kick()
-		places := s.objects.Table.Places()
+		off.mu.Lock()
+		off.engine.Kick()
+		places := off.objects.Table.Places()
 		for _, o := range places[min(i, len(places)):min(i+holdRows, len(places))] {
 			if o == nil {
 				continue
 			}
-			if f, _ := s.offloads.offloadLocked(o, flushing, nil); f != nil {
+			if f, _ := off.offloadLocked(o, flushing, nil); f != nil {
 				flights = append(flights, f)
 			}
 		}
 		more = i+holdRows < len(places)
-		s.mu.Unlock()
-		s.launch()
+		off.mu.Unlock()
+		off.launch()
 	}
 	for _, f := range flights {
 		select {

@@ -57,8 +57,8 @@ func (m *mapSink) Find(_ context.Context, wants []tier.Want) ([]tier.Copy, error
 func (m *mapSink) Admit(o *tier.Object) (tier.Write, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.b.mu.TryLock() {
-		m.b.mu.Unlock()
+	if m.b.cat.mu.TryLock() {
+		m.b.cat.mu.Unlock()
 		m.b.Error("Admit without the store's lock")
 	}
 	n := tier.Name{Kind: o.Kind, Key: o.Key}
@@ -185,14 +185,14 @@ func TestWhatLeavesMemoryIsSent(t *testing.T) {
 // leave evicts all that may leave.
 func (x *sinking) leave() {
 	x.Helper()
-	x.mu.Lock()
-	for _, p := range x.objects.Pools {
+	x.cat.mu.Lock()
+	for _, p := range x.cat.objects.Pools {
 		for p.Used > p.Pinned {
 			x.evictor.evictLocked(p.Evict, forRoom, nil)
 		}
 	}
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.audit()
 }
 
@@ -257,7 +257,7 @@ func TestWhatIsSentStaysUntilItIsRead(t *testing.T) {
 	x.publish(x.c, first)
 	x.must(x.c.Release(x.lease(x.c, first)))
 	x.must(x.c.Release(x.lease(x.c, first)))
-	x.launch()
+	x.cat.launch()
 	for i := range 50 {
 		x.publish(x.c, x.mid(1+i, 64, 8))
 	}
@@ -362,11 +362,11 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 		x.save(x.c, x.saveQuery(1, end, parent, tier.Exact), parent)
 		parent = end
 	}
-	x.mu.Lock()
-	o := x.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.objects.Tenants[tenantA])
+	x.cat.mu.Lock()
+	o := x.cat.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.cat.objects.Tenants[tenantA])
 	x.evictor.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.audit()
 	if n := x.sink.takeAll(); n != 3 {
 		t.Fatalf("%d nodes are sent", n)
@@ -386,7 +386,7 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 	x.wantUsed(0, 0)
 }
 
-func (b *bench) profileOfLocked() *objects.Profile { return (*b.profiles.Load())[0] }
+func (b *bench) profileOfLocked() *objects.Profile { return (*b.cat.profiles.Load())[0] }
 
 func TestACheckpointIsNotSentWithoutWhatItExtends(t *testing.T) {
 	x := newSinking(t, hybrid(1), nil)
@@ -419,9 +419,9 @@ func TestNothingIsLostAtThePaceOfTheSink(t *testing.T) {
 		x.publish(x.c, ps[i])
 		x.until("enough is sent ahead", func() bool {
 			x.sink.takeAll()
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			return !x.offloads.aheadLocked() && x.objects.Pools[0].Offloading == 0
+			x.cat.mu.Lock()
+			defer x.cat.mu.Unlock()
+			return !x.offloads.aheadLocked() && x.cat.objects.Pools[0].Offloading == 0
 		})
 	}
 	n := x.Counters()
@@ -457,8 +457,8 @@ func TestWhatIsSentForAQuotaIsBounded(t *testing.T) {
 	x := newSinking(t, hybrid(1), nil, poolOf(200), quota(20*48<<10))
 	for i := range 60 {
 		x.publish(x.c, x.mid(i, 64, 8))
-		if x.audit(); x.objects.Tenants[tenantA].Offload > 20*48<<10/offloadShare {
-			t.Fatalf("%d bytes are being sent", x.objects.Tenants[tenantA].Offload)
+		if x.audit(); x.cat.objects.Tenants[tenantA].Offload > 20*48<<10/offloadShare {
+			t.Fatalf("%d bytes are being sent", x.cat.objects.Tenants[tenantA].Offload)
 		}
 	}
 	n := x.Counters()
@@ -524,16 +524,16 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	t.Cleanup(func() { last.takeAll() })
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.publish(x.c, p)
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	_, _ = x.writes.flushLocked(0, nil)
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.tier.finishAll() // p is on disk as well
 	x.publish(x.c, q)
 	offer := func(p piece, why occasion) (how verdict) {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		_, how = x.offloads.offloadLocked(x.objects.Names.Find(tier.Name{Key: p.key}, x.profileOfLocked(), x.objects.Tenants[tenantA]), why, nil)
+		x.cat.mu.Lock()
+		defer x.cat.mu.Unlock()
+		_, how = x.offloads.offloadLocked(x.cat.objects.Names.Find(tier.Name{Key: p.key}, x.profileOfLocked(), x.cat.objects.Tenants[tenantA]), why, nil)
 		return how
 	}
 	for _, why := range []occasion{published, usedAgain, leaving} {
@@ -549,7 +549,7 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	if offer(q, ahead) != sending {
 		t.Fatal("the last copy is not offered")
 	}
-	x.launch()
+	x.cat.launch()
 	x.audit()
 	x.wantHit(q)
 	if last.takeAll() != 1 || !last.sent(q) {

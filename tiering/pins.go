@@ -23,6 +23,7 @@ import (
 // object that turns out to be corrupt is unpinned.
 type pins struct {
 	*catalog
+	sessions *sessions // read objects into memory
 
 	// Guarded by the store's lock.
 	pinned  map[*objects.Object]*pin // by object
@@ -67,8 +68,8 @@ type PinInfo struct {
 	By      string
 }
 
-func newPins(c *catalog) *pins {
-	return &pins{catalog: c, pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
+func newPins(c *catalog, s *sessions) *pins {
+	return &pins{catalog: c, sessions: s, pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
 }
 
 // Pin keeps the objects of a key in memory for a time, or renews their pins. Objects that
@@ -76,20 +77,20 @@ func newPins(c *catalog) *pins {
 // this node has the key; ErrBusy if the object is being filled; ErrFull if pins would take
 // more than half a pool; ErrQuota if they would exceed the tenant's quota; ErrUnavailable
 // if the object could not be read into memory.
-func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
+func (pins *pins) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 	if q.TTL <= 0 || q.TTL > MaxPinTTL {
 		return nil, fmt.Errorf("pin %x for %v, at most %v: %w", q.Key[:8], q.TTL, MaxPinTTL, tier.ErrInvalid)
 	}
-	list, err := s.tryPin(&q)
+	list, err := pins.tryPin(&q)
 	if err == nil || !errors.Is(err, errBelow) {
 		return list, err
 	}
-	release, err := s.bring(ctx, &q)
+	release, err := pins.bring(ctx, &q)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	return s.tryPin(&q)
+	return pins.tryPin(&q)
 }
 
 // errBelow is the error for an object that has to be read into memory first.
@@ -296,17 +297,17 @@ func (pins *pins) endPinsLocked(which func(*objects.Object) bool) {
 
 // bring reads the objects of a query from the lower tier into memory and keeps them there
 // until the caller calls the returned function release.
-func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
-	s.mu.Lock()
-	entries := s.belowLocked(&q.Key)
-	_, err = s.wouldPinLocked(q, entries)
-	s.mu.Unlock()
+func (pins *pins) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
+	pins.mu.Lock()
+	entries := pins.belowLocked(&q.Key)
+	_, err = pins.wouldPinLocked(q, entries)
+	pins.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	c := s.NewSession("pins")
+	c := pins.sessions.NewSession("pins")
 	for i := range entries {
-		if err := c.read(ctx, &entries[i]); err != nil {
+		if err := entries[i].read(ctx, c); err != nil {
 			c.Close()
 			return nil, err
 		}
@@ -315,7 +316,7 @@ func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err err
 }
 
 // read reads the object of an entry of the lower tier into memory and leases it.
-func (c *Session) read(ctx context.Context, e *lowerEntry) error {
+func (e *lowerEntry) read(ctx context.Context, c *Session) error {
 	var hit bool
 	var why tier.Reason
 	if e.Kind == 0 {

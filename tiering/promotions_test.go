@@ -368,7 +368,7 @@ func TestPromotionWaitsForRoom(t *testing.T) {
 	if n := x.carry(); n != 1 || x.promotions.engine.Parked() != 1 {
 		t.Fatalf("%d promotions had their turn, %d wait for room", n, x.promotions.engine.Parked())
 	}
-	x.launch()
+	x.cat.launch()
 	if pool := x.Pools()[0]; pool.DemotingBytes == 0 {
 		t.Fatalf("DemotingBytes %v, want other than 0", pool.DemotingBytes)
 	}
@@ -421,11 +421,11 @@ func TestPromotionsAreBounded(t *testing.T) {
 		t.Fatalf("Promoting %v, want 5; PromotionsBusy %v, want 2", n.Promoting, n.PromotionsBusy)
 	}
 	a := x.await(x.ctx, 5, ps[:5]...)
-	x.mu.Lock()
-	if n := x.promotions.engine.Bytes(); n > x.cfg.PromoteBytes || n == 0 {
-		t.Errorf("%d bytes are read into at once, bound %d", n, x.cfg.PromoteBytes)
+	x.cat.mu.Lock()
+	if n := x.promotions.engine.Bytes(); n > x.cat.cfg.PromoteBytes || n == 0 {
+		t.Errorf("%d bytes are read into at once, bound %d", n, x.cat.cfg.PromoteBytes)
 	}
-	x.mu.Unlock()
+	x.cat.mu.Unlock()
 	close(x.tier.stall)
 	for i, row := range x.end(a) {
 		x.wantBytes(ps[i], row)

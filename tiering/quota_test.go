@@ -23,7 +23,7 @@ func TestQuotaCountsThePagesThatAreHeld(t *testing.T) {
 			t.Fatalf("a segment of %d bytes", p.layout.Bytes)
 		}
 		b.publish(c, p)
-		if held := b.objects.Memory.Pages.UsedBytes(); held > limit {
+		if held := b.cat.objects.Memory.Pages.UsedBytes(); held > limit {
 			t.Fatalf("%d segments of %d bytes hold %d bytes of pages under a quota of %d", i+1, p.layout.Bytes, held, limit)
 		}
 	}
@@ -60,7 +60,7 @@ func TestQuotaCountsNodesWithoutPages(t *testing.T) {
 				t.Fatalf("%d nodes are held under a quota of %d bytes", n, limit)
 			}
 		}
-		for _, o := range b.objects.Table.Places() {
+		for _, o := range b.cat.objects.Table.Places() {
 			if o != nil && o.Phase == objects.Stripped && o.PageBytes == 0 {
 				stripped++
 			}
@@ -113,15 +113,15 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 			x.sink(x.mid(i, 64, 8))
 		}
 		p0 := x.mid(0, 64, 8)
-		tenant := x.objects.Tenants[tenantA]
+		tenant := x.cat.objects.Tenants[tenantA]
 		tenant.QuotaBytes = x.below(p0) + p0.charge()
 		return x, tenant
 	}
 	x, tenant := over()
 	steps := 1
 	trim := func() error {
-		x.mu.Lock()
-		defer x.mu.Unlock()
+		x.cat.mu.Lock()
+		defer x.cat.mu.Unlock()
 		return x.evictor.trimTenantLocked(tenant)
 	}
 	for ; errors.Is(trim(), objects.ErrAgain); steps++ {
@@ -135,13 +135,13 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 
 	x, _ = over()
 	p := x.mid(9, 64, 8)
-	o := &objects.Object{Profile: x.profileState(), Tenant: x.objects.Tenants[tenantA], Pool: x.objects.Pools[objects.PublicPool], Spec: p.spec}
+	o := &objects.Object{Profile: x.profileState(), Tenant: x.cat.objects.Tenants[tenantA], Pool: x.cat.objects.Pools[objects.PublicPool], Spec: p.spec}
 	o.Begin, o.End = p.spec.Interior()
 	o.End += o.Begin
-	x.objects.Memory.Measure(o)
-	x.mu.Lock()
+	x.cat.objects.Memory.Measure(o)
+	x.cat.mu.Lock()
 	err := x.evictor.makeRoomLocked(o, spared{})
-	x.mu.Unlock()
+	x.cat.mu.Unlock()
 	if n := len(x.tier.entries); n != 3 || !errors.Is(err, objects.ErrAgain) {
 		t.Errorf("room for a segment in one step: %v, %d entries are left, want 3 and another step", err, n)
 	}
@@ -286,7 +286,7 @@ func TestPromotionUnderATightQuotaKeepsItsEntryWhileAnotherIsRead(t *testing.T) 
 // sinkBelowQuota puts an entry below without room for both copies.
 func (x *twoTiers) sinkBelowQuota(p piece) {
 	x.Helper()
-	t := x.objects.Tenants[tenantA]
+	t := x.cat.objects.Tenants[tenantA]
 	was := t.QuotaBytes
 	t.QuotaBytes = 1 << 40
 	x.sink(p)
@@ -315,7 +315,7 @@ func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
 	for i := range 4 {
 		x.sink(x.mid(i, 64, 8))
 	}
-	x.objects.Tenants[tenantA].QuotaBytes = 2*disk + 5
+	x.cat.objects.Tenants[tenantA].QuotaBytes = 2*disk + 5
 	x.Sweep()
 	x.audit()
 	if got := x.tier.Used(tenantA); got != 2*disk {

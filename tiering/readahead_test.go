@@ -105,12 +105,12 @@ func TestReadAheadIsBounded(t *testing.T) {
 // push2 has segments written without dropping them.
 func (x *twoTiers) push2(ps []piece) {
 	x.Helper()
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	for _, p := range ps {
-		_ = x.writes.wantLocked(x.objects.Names.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
+		_ = x.writes.wantLocked(x.cat.objects.Names.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
 	}
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.tier.finishAll()
 }
 
@@ -193,9 +193,9 @@ func TestReadAheadThatIsAskedForIsUsed(t *testing.T) {
 	x.publish(x.c, two)
 	x.push()
 	x.askFor(one, two)
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	x.promotions.readAheadLocked() // the first waits in the line
-	x.mu.Unlock()
+	x.cat.mu.Unlock()
 	x.try(one)
 	x.audit()
 	x.carry()

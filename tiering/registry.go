@@ -214,3 +214,41 @@ func (reg *registry) Costs() []ProfileCosts {
 	}
 	return list
 }
+
+// Learned returns the costs of a profile; ErrInvalid if it is not registered.
+func (reg *registry) Learned(id tier.ProfileID) (*costs.Learned, error) {
+	p, err := reg.profile(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.Costs, nil
+}
+
+// ProfileOf returns a registered profile; nil if there is none with this id.
+func (reg *registry) ProfileOf(id tier.ProfileID) *profile.Profile {
+	p, err := reg.profile(id)
+	if err != nil {
+		return nil
+	}
+	return p.Profile
+}
+
+// CostModel returns the current cost predictions for a profile's engines and links. The
+// result is never modified.
+func (reg *registry) CostModel(id tier.ProfileID) (*cost.Model, error) {
+	p, err := reg.profile(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.Costs.Model(), nil
+}
+
+// Geometry returns the locations of the parts of a registered profile's objects, and the
+// lengths of the results of plans.
+func (reg *registry) Geometry(id tier.ProfileID) (*plan.Geometry, error) {
+	p, err := reg.profile(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.Geometry, nil
+}

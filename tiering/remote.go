@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/hbm"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -29,7 +30,10 @@ import (
 // or to remote.discarded, and is closed once.
 type remote struct {
 	*catalog
-	promotions *promotions
+	// What an object that was found is passed to, and whether an object is already on its way
+	// into memory. Both are called with the lock held.
+	promote func(w wanted)
+	coming  func(n tier.Name) bool
 
 	engine    *transfer.Engine[*search] // nil without a Remote
 	learner   tier.Learner              // the Remote, if it is a Learner
@@ -71,56 +75,8 @@ const (
 	maxAnswers = 4096
 )
 
-// remoteState is the state of a remote lookup for an object that neither memory nor the lower
-// tier has.
-type remoteState uint8
-
-const (
-	notRemote remoteState = iota
-	hinted
-	searching // a lookup is running
-	located
-	fetching // being promoted
-)
-
 func (w *wanted) identity() objects.Identity {
 	return objects.Identity{Name: w.name, Profile: w.profile, Tenant: w.tenant}
-}
-
-// beyondLocked returns the remote state of an object that neither memory nor the lower
-// tier has, and, if known, why it is a miss.
-func (rem *remote) beyondLocked(id objects.Identity) (remoteState, tier.Reason) {
-	if rem.engine == nil {
-		return notRemote, tier.ReasonNone
-	}
-	if p := rem.promotions.promotionLocked(id.Name); p != nil {
-		if p.source == nil || p.profile != id.Profile || p.tenant != id.Tenant {
-			return notRemote, tier.ReasonNone
-		}
-		return fetching, tier.ReasonNone
-	}
-	if k := rem.remoteLookupLocked(id); k != nil {
-		switch {
-		case k.search != nil:
-			return searching, tier.ReasonNone
-		case k.copy != nil:
-			return located, tier.ReasonNone
-		}
-		return notRemote, k.why
-	}
-	if len(rem.objects.Below.Deleting) > 0 && rem.objects.Below.Deleting[id.Name] > 0 {
-		return notRemote, tier.ReasonNone
-	}
-	if _, ok := rem.hintLocked(id); ok {
-		return hinted, tier.ReasonNone
-	}
-	return notRemote, tier.ReasonNone
-}
-
-// fetchedLocked reports whether an object is being fetched from outside this node.
-func (pro *promotions) fetchedLocked(n tier.Name) bool {
-	p := pro.promotionLocked(n)
-	return p != nil && p.source != nil
 }
 
 // remoteLookupLocked returns the lookup of an object if it is running or its answer is still
@@ -181,28 +137,6 @@ func (rem *remote) foundLocked(id objects.Identity) (tier.Entry, bool) {
 	return tier.Entry{}, false
 }
 
-// farLocked reports whether an object needs a remote lookup.
-func (rem *remote) farLocked(id objects.Identity) bool {
-	if rem.engine == nil {
-		return false
-	}
-	if _, held := rem.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
-		return false
-	}
-	at, _ := rem.beyondLocked(id)
-	return at == hinted || at == searching
-}
-
-// heldFartherLocked reports whether an object that memory does not have may come from the
-// lower tier or from outside this node.
-func (rem *remote) heldFartherLocked(id objects.Identity) bool {
-	if _, held := rem.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
-		return true
-	}
-	at, _ := rem.beyondLocked(id)
-	return at != notRemote
-}
-
 // elsewhereLocked reports whether an object was fetched and is still believed to be
 // cached elsewhere. Such an object is evicted without demotion.
 func (rem *remote) elsewhereLocked(o *objects.Object) bool {
@@ -211,130 +145,6 @@ func (rem *remote) elsewhereLocked(o *objects.Object) bool {
 	}
 	_, ok := rem.hintLocked(o.Identity())
 	return ok
-}
-
-// bestBeyondLocked finds a checkpoint of an accepted kind outside the node, an exact one
-// rather than a spliced one. If there is none, it returns the reason.
-func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *objects.Profile, t *objects.Tenant) (n tier.Name, why tier.Reason) {
-	if rem.engine == nil {
-		return tier.Name{}, tier.ReasonNone
-	}
-	for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
-		if accept&kind == 0 {
-			continue
-		}
-		n := tier.Name{Kind: kind, Key: *hash}
-		if o := rem.objects.Names.Find(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
-			continue // this node has another object of this name
-		}
-		at, absent := rem.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
-		if at != notRemote {
-			return n, tier.ReasonNone
-		}
-		why = objects.MoreTelling(why, absent)
-	}
-	return tier.Name{}, why
-}
-
-// statusBeyondLocked returns the status of a segment that may be outside the node. Its number of
-// tokens is known only if the segment was found, or was cached on this node recently. If the
-// number is known, the segment is a hit only if fetching it takes less time than computing it.
-func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) (row SegmentStatus, ok bool) {
-	id := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
-	at, _ := look.remote.beyondLocked(id)
-	tokens := 0
-	switch at {
-	case notRemote:
-		return row, false
-	case fetching:
-		tokens = look.promotions.promotionLocked(id.Name).entry.HitTokens()
-	case located:
-		tokens = look.remote.lookups[id].entry.HitTokens()
-	case hinted, searching:
-		_, known := look.objects.Names.Ghosts.Why(key, p.ID, t.ID)
-		tokens = int(known)
-		if at == hinted && tokens > 0 && !look.remote.worthLocked(id, 0, tokens, segmentBytes(p, tokens)) {
-			look.counters.Beyond.NotWorth++
-			return row, false
-		}
-	}
-	if at == hinted || at == located {
-		look.promotions.hintReadAheadLocked(id.Name, p, t)
-	}
-	if at != hinted {
-		_, _ = look.remote.hintLocked(id) // sets remote.hint, which says where the segment is
-	}
-	return look.hitBeyondLocked(p, uint32(tokens)), true
-}
-
-// farPrefix is the longest prefix with a remote hint.
-type farPrefix struct {
-	at     int // index into the query's prefixes; -1 = none
-	name   tier.Name
-	missed tier.Reason // why longer prefixes missed
-}
-
-// takeFarLocked makes the longest remote prefix the result if it is worth fetching. Fetching
-// saves the computation of the tokens that it has more than the longest local prefix. It costs
-// the transfer of the whole checkpoint, since only a search could count the bytes that are on
-// this node already.
-func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
-	if far.at < 0 {
-		return
-	}
-	id, tokens := objects.Identity{Name: far.name, Profile: p, Tenant: t}, q.Positions[far.at]
-	if !look.remote.worthLocked(id, int(dst.PrefixTokens), int(tokens), prefixBytes(p, int(tokens))) {
-		look.counters.Beyond.NotWorth++
-		return
-	}
-	w := wanted{name: far.name, profile: p, tenant: t}
-	if dst.PrefixTokens > 0 {
-		w.base = tier.Name{Kind: dst.PrefixKind, Key: q.Prefixes[dst.PrefixIndex]}
-	}
-	dst.PrefixStates = tokens
-	dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace, dst.PrefixReason = tokens, far.at, far.name.Kind, tier.PlacePeer, far.missed
-	if look.remote.hint.Place == tier.PlaceObject {
-		look.counters.Object.PrefixHits++
-		look.counters.Object.PrefixHitTokens += uint64(tokens)
-	}
-	look.promotions.hintAheadLocked(w)
-}
-
-// endsAtLocked reports whether the number of tokens of a remote checkpoint is the parameter end.
-// It returns true if that number is not known.
-func (look *lookup) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant, end int) bool {
-	if pr := look.promotions.promotionLocked(n); pr != nil {
-		return pr.entry.End == end
-	}
-	e, ok := look.remote.foundLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
-	return !ok || e.End == end
-}
-
-// hitBeyondLocked counts and returns a hit at the place of the last hint. The error bound
-// of the segment is not known before it arrives, so the hit has the profile's tolerance.
-func (look *lookup) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
-	n := look.of(p)
-	n.HitSegments++
-	n.HitTokens += uint64(tokens)
-	n.Beyond.HitSegments++
-	n.Beyond.HitTokens += uint64(tokens)
-	if look.remote.hint.Place == tier.PlaceObject {
-		n.Object.HitSegments++
-		n.Object.HitTokens += uint64(tokens)
-	}
-	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.MaxError()}
-}
-
-// segmentBytes returns the bytes of a segment with a number of interior tokens, over all
-// ranks and without padding.
-func segmentBytes(p *objects.Profile, interior int) int64 {
-	shape := &p.Costs.Model().Shape
-	return shape.SegmentBytes + shape.RowBytes(interior)
-}
-
-// prefixBytes returns the bytes of a checkpoint with all rows of its prefix, without padding.
-func prefixBytes(p *objects.Profile, tokens int) int64 {
-	return p.Costs.Model().Shape.PrefixBytes(tokens, 1)
 }
 
 // worthLocked reports whether fetching the given number of bytes takes less time than computing
@@ -359,33 +169,27 @@ func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
 	return link.Millis(bytes) < m.Prefill().Marginal(begin, end)
 }
 
-// takeCopyLocked passes the copy that a search has found to the promotion that reads it.
-func (rem *remote) takeCopyLocked(p *promotion) {
-	if p.into != nil || rem.engine == nil {
-		return
+// takeCopyLocked passes the copy that a search has found to the promotion that reads it, with
+// the ranks that also want the object in HBM.
+func (rem *remote) takeCopyLocked(id objects.Identity) (tier.Copy, []rankOnDevice) {
+	if rem.engine == nil {
+		return nil, nil
 	}
-	id := objects.Identity{Name: p.name, Profile: p.profile, Tenant: p.tenant}
 	if _, held := rem.objects.Below.Lookup(id.Name, id.Profile, id.Tenant); held {
-		return
+		return nil, nil
 	}
 	k := rem.lookups[id]
-	p.source, p.further = k.copy, k.devices
+	found, devices := k.copy, k.devices
 	k.copy = nil
 	delete(rem.lookups, id)
+	return found, devices
 }
 
-// endFetchLocked ends a promotion's use of its copy. If the copy is being read, Release
-// discards it later. After an error it records the object as absent.
-func (rem *remote) endFetchLocked(p *promotion, err error) {
-	if p.source == nil {
-		return
-	}
-	if p.fill == nil {
-		rem.discardLocked(p.source)
-	}
+// endFetchLocked records an object as absent if its copy could not be read.
+func (rem *remote) endFetchLocked(id objects.Identity, err error) {
 	switch how := transfer.OutcomeOf(err); how {
 	case transfer.Corrupt, transfer.Gone, transfer.Unavailable:
-		rem.absentLocked(objects.Identity{Name: p.name, Profile: p.profile, Tenant: p.tenant}, promotionReason(how))
+		rem.absentLocked(id, missReason(how))
 	}
 }
 
@@ -480,4 +284,44 @@ func (rem *remote) closeBeyond() {
 	}
 	rem.mu.Unlock()
 	rem.closeDiscarded()
+}
+
+// wanted describes an object to be promoted and for whom.
+type wanted struct {
+	name    tier.Name
+	profile *objects.Profile
+	tenant  *objects.Tenant
+	urgent  bool      // a client waits for it; otherwise a match has named it
+	base    tier.Name // a checkpoint on this node that the object may extend; zero = unknown
+	planned bool      // as in AcquireQuery
+}
+
+// rankOnDevice is a rank of an engine and the device that the rank reads.
+type rankOnDevice struct {
+	above *hbm.Cache
+	rank  int
+}
+
+// plannedLocked prepares the fetch of an object that another node has just computed for
+// this one. A running search for the object will fetch it even if computing it takes less
+// time. An earlier answer that the object is absent is outdated and is dropped.
+func (rem *remote) plannedLocked(id objects.Identity) {
+	switch k := rem.lookups[id]; {
+	case k == nil:
+	case k.search != nil:
+		k.planned = true
+	case k.copy == nil:
+		delete(rem.lookups, id)
+	}
+}
+
+// missReason returns why a row is a miss after a failed transfer.
+func missReason(how transfer.Outcome) tier.Reason {
+	switch how {
+	case transfer.Corrupt, transfer.Gone:
+		return tier.ReasonEvicted
+	case transfer.NoRoom:
+		return tier.ReasonRefused
+	}
+	return tier.ReasonAborted
 }

@@ -332,7 +332,7 @@ func TestFetchThatHangs(t *testing.T) {
 	go func() { defer close(done); x.seekAll() }()
 	x.until("it is asked for", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.finds == 1 })
 	x.audit()
-	x.clock.advance(x.cfg.FindTTL)
+	x.clock.advance(x.cat.cfg.FindTTL)
 	x.Sweep() // nobody answers in time
 	<-done
 	if got := x.status(p); got.Status != tier.StatusMiss || x.Counters().Beyond.Finds[transfer.Unavailable] != 1 {
@@ -349,7 +349,7 @@ func TestFetchThatHangs(t *testing.T) {
 	go func() { defer close(done); x.fetchAll() }()
 	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
 	x.audit()
-	x.clock.advance(x.cfg.FillTTL)
+	x.clock.advance(x.cat.cfg.FillTTL)
 	x.Sweep()
 	if row := x.end(b)[0]; row.Hit || row.Promoting || row.Reason != tier.ReasonAborted {
 		t.Fatalf("%+v", row)
@@ -410,7 +410,7 @@ func TestFetchIsRemovedByAnOperator(t *testing.T) {
 	if row := x.end(a)[0]; row.Hit || row.Reason != tier.ReasonAborted {
 		t.Fatalf("%+v", row)
 	}
-	x.launch()
+	x.cat.launch()
 	x.wantUsed(0, 0)
 }
 
@@ -419,7 +419,7 @@ func TestFetchIsRemovedByAnOperator(t *testing.T) {
 func TestFetchWithinTheQuota(t *testing.T) {
 	probe := newBench(t, hybrid(1))
 	probe.publish(probe.NewSession("c"), probe.mid(1, 64, 8))
-	quota := probe.objects.Tenants[tenantA].Total() * 3 / 2
+	quota := probe.cat.objects.Tenants[tenantA].Total() * 3 / 2
 	x := newApart(t, hybrid(1), readAhead, func(c *Config) { c.Tenants[0].QuotaBytes = quota })
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.keep(p, q)
@@ -584,7 +584,7 @@ func TestNearerPrefixIsAnsweredWhereTheFartherIsNotWorthIt(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	// Between what 16 and what 32 tokens take to compute.
-	m := x.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
+	m := x.cat.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.cat.objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
 	millis := (m.Marginal(16, 32) + m.Marginal(0, 32)) / 2
 	x.far.hint.Latency = time.Duration(millis * float64(time.Millisecond))
 	if r := match(); r.PrefixTokens != 16 || r.PrefixPlace != tier.PlaceDRAM {
@@ -612,7 +612,7 @@ func (m *mapTier) forgetAll() {
 
 func (b *bench) profileOf() *objects.Profile {
 	b.Helper()
-	p, err := b.Store.profile(b.id)
+	p, err := b.Store.cat.profile(b.id)
 	b.must(err)
 	return p
 }

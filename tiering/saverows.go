@@ -15,7 +15,7 @@ import (
 // commits count. Without attention layers the checkpoint is published at once, at the
 // store's default level. If the buffer does not have all of the rows, or is in the memory
 // of a device, the error is ErrInvalid. After an error nothing is reserved.
-func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.LeaseID) (Reservation, error) {
+func (c *Reservations) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.LeaseID) (Reservation, error) {
 	if q.Kind != tier.Rows {
 		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d out of a buffer: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
 	}
@@ -32,10 +32,10 @@ func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.Le
 
 // commitRows copies the rows of linear layers into a reservation. If that publishes the
 // checkpoint, it returns the Durable to wait for.
-func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) (durable *Durable, err error) {
-	s := c.store
+func (c *Reservations) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) (durable *Durable, err error) {
+	s := c.fills
 	s.mu.Lock()
-	f := c.fills[id]
+	f := c.held[id]
 	if f == nil {
 		s.mu.Unlock()
 		return nil, fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
@@ -49,7 +49,7 @@ func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.Reservat
 		return nil, fmt.Errorf("checkpoint %x: %w", q.Hash[:8], err)
 	}
 	defer rows.Release()
-	if rows.On != s.plans.Memory {
+	if rows.On != s.memory {
 		return nil, fmt.Errorf("checkpoint %x: buffer %d is on a device: %w", q.Hash[:8], buffer, tier.ErrInvalid)
 	}
 	level := tier.LevelMemory

@@ -43,50 +43,6 @@ func (rem *remote) open() {
 	})
 }
 
-// devices returns the rank and the device that it reads; nil if it reads memory.
-func (r reader) devices(rank int) []rankOnDevice {
-	if r.above == nil {
-		return nil
-	}
-	return []rankOnDevice{{r.above, rank}}
-}
-
-// acquireFar looks up rows of an acquire that other nodes may have, in as few searches as
-// possible. The parameter far has the indices of these rows. If the parameter wait is true,
-// acquireFar joins the flights of these searches, and of searches that already run for such rows,
-// and appends these flights to waits.
-func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
-	s := r.session.store
-	now := s.cfg.Now()
-	for some := range slices.Chunk(far, maxWants) {
-		s.mu.Lock()
-		var still []int
-		for _, i := range some { // rows may have changed while others had the lock
-			row, flight := r.acquireLocked(&q.Keys[i], q, now, &still, i)
-			rows[i] = row
-			if wait && flight != nil {
-				flight.Join()
-				waits = append(waits, flightWait{i, flight})
-			}
-		}
-		ws := make([]wanted, len(still))
-		for j, i := range still {
-			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true, planned: q.Planned}
-		}
-		if flight := s.remote.seekLocked(ws, r.devices(q.Rank)); flight != nil {
-			for _, i := range still {
-				rows[i].Promoting = true
-				if wait {
-					flight.Join()
-					waits = append(waits, flightWait{i, flight})
-				}
-			}
-		}
-		s.mu.Unlock()
-	}
-	return waits
-}
-
 // seekLocked starts a search for hinted objects of one tenant. If other searches cover all
 // objects, it returns the flight of the search that covers the first object. It returns nil if
 // there is nothing to look up, or if too many searches are running.
@@ -228,7 +184,7 @@ func (q *search) hearLocked(k *remoteLookup, c tier.Copy) {
 		return
 	}
 	up := objects.Identity{Name: e.Parent, Profile: k.id.Profile, Tenant: k.id.Tenant}
-	if rem.objects.Names.Find(up.Name, up.Profile, up.Tenant) != nil || rem.promotions.promotionLocked(up.Name) != nil {
+	if rem.objects.Names.Find(up.Name, up.Profile, up.Tenant) != nil || rem.coming(up.Name) {
 		return
 	}
 	if _, held := rem.objects.Below.Lookup(up.Name, up.Profile, up.Tenant); held {
@@ -270,7 +226,7 @@ func (q *search) settleLocked(k *remoteLookup) {
 		rem.answerLocked(node)
 	}
 	if k.copy != nil {
-		rem.promotions.promoteLocked(wanted{name: k.id.Name, profile: k.id.Profile, tenant: k.id.Tenant, urgent: k.urgent})
+		rem.promote(wanted{name: k.id.Name, profile: k.id.Profile, tenant: k.id.Tenant, urgent: k.urgent})
 	}
 }
 
@@ -302,11 +258,14 @@ func (q *search) End(_ *transfer.Flight, err error) {
 			k.search = nil
 			delete(rem.lookups, k.id)
 		} else {
-			k.why = promotionReason(how)
+			k.why = missReason(how)
 			rem.answerLocked(k)
 		}
 	}
 }
+
+// overdueLocked ends a search at its deadline.
+func (q *search) overdueLocked() { q.owner.engine.Cancel(q.Flight, errFindTime) }
 
 // Release lets the store close, as far as this search is concerned.
 func (q *search) Release(*transfer.Flight) { q.owner.running.Done() }
@@ -315,4 +274,4 @@ func (q *search) Release(*transfer.Flight) { q.owner.running.Done() }
 func (q *search) Arrived() *objects.Object { return nil }
 
 // Reason returns why a row is a miss after a failed search.
-func (q *search) Reason(how transfer.Outcome) tier.Reason { return promotionReason(how) }
+func (q *search) Reason(how transfer.Outcome) tier.Reason { return missReason(how) }

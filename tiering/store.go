@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,47 +23,58 @@ import (
 // share the catalog, whose lock guards their state:
 //
 //	lookup                finds objects for clients
+//	sessions              lease objects to clients
 //	fills                 lets clients reserve, commit and publish objects
-//	evictor               makes room, by the policies and quotas
+//	evictor, budgets      make room, by the policies, budgets and quotas
 //	promotions            reads objects into memory
 //	writes, offloads      write objects to the lower tier and to outlets
 //	remote                knows what is cached outside this node
-//	removals              removes objects for operators
-//	registry, budgets, pins
+//	removals, pins        remove objects, and keep them in memory, for operators
+//	registry              knows the profiles of the clients
 type Store struct {
-	*catalog
 	*registry
-	*budgets
+	*lookup
+	*sessions
 	*pins
 	*removals
+	cat        *catalog
+	hbm        hbm.List
+	plans      *plan.Runner
 	remote     *remote
 	writes     *writes
 	offloads   *offloads
 	evictor    *evictor
+	budgets    *budgets
 	promotions *promotions
 	fills      *fills
-	lookup     *lookup
 	advisor    *advise.Advisor
 }
 
 // newStore returns a store and connects its parts. Each part uses only parts to its left:
 //
-//	remote, writes < offloads < evictor < budgets, registry, promotions < fills, lookup, removals
+//	remote, writes < offloads < evictor < budgets, registry, promotions < fills < lookup, sessions, pins, removals
 //
-// The exception is remote, which passes the objects that it has found to promotions.
-func newStore(c *catalog) *Store {
-	s := &Store{catalog: c, remote: &remote{catalog: c}, pins: newPins(c)}
+// A remote lookup passes what it has found to promotions, through a function.
+func newStore(c *catalog, devices hbm.List, plans *plan.Runner) *Store {
+	s := &Store{cat: c, hbm: devices, plans: plans, remote: &remote{catalog: c}}
 	s.writes = &writes{catalog: c, remote: s.remote}
 	s.offloads = &offloads{catalog: c, remote: s.remote}
 	s.evictor = &evictor{catalog: c, remote: s.remote, writes: s.writes, offloads: s.offloads}
 	s.budgets = &budgets{catalog: c, writes: s.writes, evictor: s.evictor}
 	s.registry = &registry{catalog: c, evictor: s.evictor, parts: plan.NewParts()}
-	s.promotions = &promotions{catalog: c, remote: s.remote, evictor: s.evictor}
-	s.remote.promotions = s.promotions
-	s.fills = &fills{catalog: c, writes: s.writes, offloads: s.offloads, evictor: s.evictor, budgets: s.budgets, promotions: s.promotions}
-	s.lookup = &lookup{catalog: c, remote: s.remote, promotions: s.promotions}
+	s.promotions = &promotions{catalog: c, remote: s.remote, evictor: s.evictor, memory: plans.Memory}
+	s.remote.promote = func(w wanted) { s.promotions.promoteLocked(w) }
+	s.remote.coming = func(n tier.Name) bool { return s.promotions.promotionLocked(n) != nil }
+	s.fills = &fills{catalog: c, writes: s.writes, offloads: s.offloads, evictor: s.evictor, budgets: s.budgets, promotions: s.promotions, memory: plans.Memory}
+	s.lookup = &lookup{catalog: c, hbm: devices, remote: s.remote, promotions: s.promotions}
+	s.sessions = &sessions{
+		catalog: c, hbm: devices, plans: plans, remote: s.remote, writes: s.writes, offloads: s.offloads, evictor: s.evictor,
+		promotions: s.promotions, fills: s.fills, lookup: s.lookup, open: map[*Session]struct{}{},
+	}
+	s.pins = newPins(c, s.sessions)
 	s.removals = &removals{catalog: c, pins: s.pins, writes: s.writes, promotions: s.promotions}
 	c.launch, c.freedLocked = s.launchTransfers, s.promotions.kickLocked
+	s.advisor = newAdvisor(s)
 	return s
 }
 
@@ -74,37 +84,16 @@ func Open(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	page := int64(cfg.PageBytes)
-	public, private := cfg.PublicBytes/page*page, cfg.PrivateBytes/page*page
-	arena, err := cfg.Device.NewRegion(gpuipc.RegionSpec{
-		Name: cfg.Name, Bytes: public + private, Access: gpuipc.ClientReads, Huge: cfg.Huge,
-	})
+	c, err := openCatalog(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("arena of %d bytes: %w", public+private, err)
+		return nil, err
 	}
-	s := newStore(&catalog{
-		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM, sessions: map[*Session]struct{}{},
-		decisions: decision.NewLog(cfg.MaxDecisions), durations: newDurations(),
+	devices := hbm.Open(cfg.HBM, hbm.Options{
+		Lock: &c.mu, Objects: c.objects, Memory: c.dev, Arena: c.arena,
+		Name: cfg.Name + "-hbm", Running: &c.running, Now: cfg.Now, Log: cfg.Log,
+		Took: c.durations.fetched.hbm.Observe,
 	})
-	s.decisions.Listen(cfg.Decided)
-	if cfg.Device.Describe().Kind == "host" {
-		s.place = tier.PlaceDRAM
-	}
-	tenants := make([]*objects.Tenant, len(cfg.Tenants))
-	for i, t := range cfg.Tenants {
-		tenants[i] = &objects.Tenant{ID: t.ID, Name: t.Name, Salt: t.Salt, QuotaBytes: t.QuotaBytes}
-	}
-	s.objects = objects.New(objects.Options{
-		Now: cfg.Now, Log: s.decisions, Lower: cfg.Lower, Find: cfg.Find, Held: cfg.Held, Place: s.place, Arena: arena, PageBytes: cfg.PageBytes, Public: public, Private: private,
-		MaxChain: cfg.MaxChain, MaxGhosts: cfg.MaxDeparted,
-		EvictionPublic: cfg.EvictionPublic, EvictionPrivate: cfg.EvictionPrivate, Eviction: cfg.Eviction,
-		HighWater: cfg.HighWater, LowWater: cfg.LowWater, Short: s.wakeIdleCleaner, Outlets: len(cfg.Outlets) > 0,
-	}, tenants, &s.counters)
-	s.objects.Policies.WriteBehind = cfg.WriteBehind
-	s.objects.Policies.SendAll = slices.ContainsFunc(cfg.Outlets, func(o Outlet) bool { return o.All })
-	s.profiles.Store(&[]*objects.Profile{})
-	s.advisor = newAdvisor(s)
-	s.changed.L = &s.mu
+	s := newStore(c, devices, newRunner(c, devices))
 	if cfg.Lower != nil {
 		s.writes.open()
 	}
@@ -117,22 +106,16 @@ func Open(cfg Config) (*Store, error) {
 	if len(cfg.Outlets) > 0 {
 		s.offloads.open()
 	}
-	s.hbm = hbm.Open(cfg.HBM, hbm.Options{
-		Lock: &s.mu, Objects: s.objects, Memory: s.dev, Arena: s.arena,
-		Name: cfg.Name + "-hbm", Running: &s.running, Now: cfg.Now, Log: cfg.Log,
-		Took: s.durations.fetched.hbm.Observe,
-	})
-	s.plans = s.newRunner()
 	s.budgets.open()
 	return s, nil
 }
 
 // Arena returns the region that extents of leases refer to.
-func (s *Store) Arena() gpuipc.Region { return s.arena }
+func (s *Store) Arena() gpuipc.Region { return s.cat.arena }
 
 // NewLeaseID returns an id from the sequence of leases, for leases that the caller keeps
 // (slots). No id is returned twice.
-func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1)) }
+func (s *Store) NewLeaseID() tier.LeaseID { return s.cat.newLeaseID() }
 
 // Run ends expired leases and reservations, runs the deferred work of the advisor, and carries
 // out promotions and cleaning, all until ctx ends. Promotions that are unfinished at that time
@@ -140,9 +123,9 @@ func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
-	wake := context.AfterFunc(ctx, s.wakeCleaner)
+	wake := context.AfterFunc(ctx, s.cat.wakeCleaner)
 	defer wake()
-	if s.cfg.Lower != nil {
+	if s.cat.cfg.Lower != nil {
 		workers.Go(func() { s.writes.clean(ctx) })
 	}
 	if s.offloads.engine != nil {
@@ -170,14 +153,14 @@ type transfers interface {
 // withTransfers calls f under the lock for each lane of each engine whose workers the store
 // runs, with the lane's number of workers.
 func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
 	if s.promotions.engine != nil {
-		f(s.promotions.engine, laneBelow, s.cfg.MaxPromotions)
+		f(s.promotions.engine, laneBelow, s.cat.cfg.MaxPromotions)
 	}
 	if s.remote.engine != nil {
-		f(s.promotions.engine, laneBeyond, s.cfg.MaxFetches)
-		f(s.remote.engine, 0, s.cfg.MaxFinds)
+		f(s.promotions.engine, laneBeyond, s.cat.cfg.MaxFetches)
+		f(s.remote.engine, 0, s.cat.cfg.MaxFinds)
 	}
 	for _, h := range s.hbm {
 		f(h.Flights, 0, h.Workers())
@@ -201,7 +184,7 @@ func (s *Store) stopTransfers() {
 }
 
 func (s *Store) sweepUntil(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.SweepEvery)
+	tick := time.NewTicker(s.cat.cfg.SweepEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -218,51 +201,75 @@ func (s *Store) sweepUntil(ctx context.Context) {
 // or a sink has begun. It is called once, after Run has returned and before the lower tier
 // is closed. It starts no writes: call Flush first to keep what is only in memory.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	open := make([]*Session, 0, len(s.sessions))
-	for session := range s.sessions {
-		open = append(open, session)
-	}
+	s.cat.mu.Lock()
+	s.cat.closed = true
 	s.endPinsLocked(func(*objects.Object) bool { return true })
-	s.mu.Unlock()
-	for _, session := range open {
-		session.Close()
-	}
+	s.cat.mu.Unlock()
+	s.closeAll()
 	s.stopTransfers()
 	for _, e := range [...]*transfer.Engine[*objects.Object]{s.writes.engine, s.offloads.engine} {
 		if e == nil {
 			continue
 		}
-		_ = s.inTurns(func() error { // parked writes end, since the store is closed
+		_ = s.cat.inTurns(func() error { // parked writes end, since the store is closed
 			if e.Kick(); e.Parked() > 0 {
 				return objects.ErrAgain
 			}
 			return nil
 		})
 	}
-	s.launch()
-	s.running.Wait()
+	s.cat.launch()
+	s.cat.running.Wait()
 	s.remote.closeBeyond()
 	var failed []error
 	for _, h := range s.hbm {
 		failed = append(failed, h.Close()) // reads the arena
 	}
-	if err := s.arena.Close(); err != nil {
+	if err := s.cat.arena.Close(); err != nil {
 		failed = append(failed, fmt.Errorf("close arena: %w", err))
 	}
 	return errors.Join(failed...)
 }
 
+// Flush writes every published object that the lower tier does not have, parents first, and
+// waits for the writes. It is meant for shutdown: objects published meanwhile may be left
+// out. Run must still be running, since it retries writes to a busy tier. The first result
+// is the number of objects that the tier accepted. The error says how many objects the tier
+// refused (ErrUnavailable), or did not accept before ctx ended (the context's error).
+func (s *Store) Flush(ctx context.Context) (written int, err error) { return s.writes.flush(ctx) }
+
+// Offload sends copies of every published object that the outlets want, and waits for them.
+// Like Flush it is meant for shutdown, and Run must still be running. The first result is the
+// number of copies that arrived. The error says how many copies did not arrive at all
+// (ErrUnavailable), or not before ctx ended (the context's error).
+func (s *Store) Offload(ctx context.Context) (sent int, err error) { return s.offloads.sendAll(ctx) }
+
+// Budgets returns the target values. The current values of pools and tenants may still
+// differ from them.
+func (s *Store) Budgets() Budgets { return s.budgets.targets() }
+
+// CheckBudgets returns the error that SetBudgets would return for b. ErrUnavailable means
+// that b needs a restart, ErrInvalid that no daemon accepts it.
+func (s *Store) CheckBudgets(b Budgets) error { return s.budgets.check(b) }
+
+// SetBudgets changes budgets and quotas. Tenants that b.Quotas does not name keep their
+// quotas. Eviction of the excess begins at once. For a tenant that had no quota, it begins
+// once the tenant's policies know its objects. It returns the same errors as
+// CheckBudgets; on an error nothing has changed.
+func (s *Store) SetBudgets(b Budgets) error { return s.budgets.set(b) }
+
+// ArenaBytes returns the size of both pools together.
+func (s *Store) ArenaBytes() int64 { return s.budgets.arenaBytes() }
+
 // Decisions returns the log of the last decisions and their counts.
-func (s *Store) Decisions() *decision.Log { return s.decisions }
+func (s *Store) Decisions() *decision.Log { return s.cat.decisions }
 
 func newAdvisor(s *Store) *advise.Advisor {
 	o := advise.Options{
-		Config: s.cfg.Advise, Store: forAdvice{s}, MaxProfiles: s.cfg.MaxProfiles, Log: s.decisions, Now: s.cfg.Now,
+		Config: s.cat.cfg.Advise, Store: forAdvice{s}, MaxProfiles: s.cat.cfg.MaxProfiles, Log: s.cat.decisions, Now: s.cat.cfg.Now,
 	}
-	for i := range s.cfg.Tenants {
-		o.Tenants = append(o.Tenants, s.cfg.Tenants[i].ID)
+	for i := range s.cat.cfg.Tenants {
+		o.Tenants = append(o.Tenants, s.cat.cfg.Tenants[i].ID)
 	}
 	return advise.New(o)
 }
@@ -275,7 +282,7 @@ func (s *Store) Advisor() *advise.Advisor { return s.advisor }
 type forAdvice struct{ store *Store }
 
 func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
-	p, err := f.store.profile(id)
+	p, err := f.store.cat.profile(id)
 	if err != nil {
 		return nil, err
 	}
@@ -289,31 +296,31 @@ const mostShare = 2
 
 func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 	limit := func(p *objects.Pool) advise.Limit {
-		return advise.Limit{MaxBytes: f.store.budgetOf(p) / mostShare, Floor: p.FloorValue()}
+		return advise.Limit{MaxBytes: f.store.budgets.budgetOf(p) / mostShare, Floor: p.FloorValue()}
 	}
-	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
+	return limit(f.store.cat.objects.Pools[objects.PublicPool]), limit(f.store.cat.objects.Pools[objects.PrivatePool])
 }
 
 // Trials returns how many objects were published under the trial profile, and their bytes.
 // Counters leaves them out.
 func (s *Store) Trials() (objects, bytes uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.objects.Records.Trials()
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
+	n := s.cat.objects.Records.Trials()
 	return n.Published, n.PublishedBytes
 }
 
 // Counters returns a snapshot.
 func (s *Store) Counters() stats.Counters {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
 	return s.countersLocked()
 }
 
 // countersLocked returns the store's counters with those of the transfer engines, the
 // devices and the plans.
 func (s *Store) countersLocked() stats.Counters {
-	c := s.counters
+	c := s.cat.counters
 	if s.promotions.engine != nil {
 		stats := s.promotions.engine.Stats(laneBelow)
 		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.promotions.engine.Len(laneBelow))
@@ -334,8 +341,8 @@ func (s *Store) countersLocked() stats.Counters {
 // DeviceCounters returns a snapshot of the counters of each device, in the order of their
 // ids.
 func (s *Store) DeviceCounters() []stats.HBM {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.cat.mu.Lock()
+	defer s.cat.mu.Unlock()
 	list := make([]stats.HBM, len(s.hbm))
 	for i := range s.hbm {
 		list[i] = s.deviceLocked(i)
@@ -369,7 +376,7 @@ func (s *Store) DeviceFailed(id tier.DeviceID, err error) {
 // AttachEngine records that an engine of one rank of a profile reads on a device, until the
 // caller calls the returned function detach. A second call of detach does nothing.
 func (s *Store) AttachEngine(id tier.ProfileID, rank int, on tier.DeviceID) (detach func(), err error) {
-	p, err := s.profile(id)
+	p, err := s.cat.profile(id)
 	if err == nil {
 		err = p.CheckRank(rank)
 	}
@@ -392,11 +399,105 @@ func (s *Store) sweepHBM() {
 		return
 	}
 	first := 0
-	_ = s.inTurns(func() error {
-		if !s.objects.HBM.Sweep(first, holdRows) {
+	_ = s.cat.inTurns(func() error {
+		if !s.cat.objects.HBM.Sweep(first, holdRows) {
 			return nil
 		}
 		first += holdRows
 		return objects.ErrAgain
 	})
+}
+
+// sweepLower does the part of a sweep that concerns the lower tier and the outlets: it brings
+// tenants back under their quotas, and retries refused transfers. A tenant can be over its
+// quota if the tier opened late, or if its entries were written under a larger quota or
+// counted in another way.
+func (s *Store) sweepLower() {
+	if s.cat.cfg.Lower != nil {
+		for _, t := range s.cat.objects.Tenants {
+			_ = s.cat.inTurns(func() error { return s.evictor.trimTenantLocked(t) })
+		}
+	}
+	if s.writes.engine != nil || s.offloads.engine != nil {
+		s.cat.mu.Lock()
+		s.writes.resumeLocked()
+		if s.writes.engine != nil {
+			s.promotions.kickLocked()
+		}
+		s.offloads.kickLocked()
+		s.cat.sweptLocked()
+		s.cat.mu.Unlock()
+	}
+	s.cat.launch()
+}
+
+// Sweep ends expired leases and reservations, and does the other periodic work of a store.
+// Run calls it. It is exported for callers that use another clock.
+func (s *Store) Sweep() {
+	now := s.cat.cfg.Now()
+	s.sweepLower()
+	s.budgets.settle()
+	s.sweepPins()
+	s.remote.sweepBeyond(now)
+	s.sweepHBM()
+	for _, ps := range *s.cat.profiles.Load() {
+		ps.Costs.Forget(now)
+	}
+	leases, reservations := 0, 0
+	_ = s.cat.inTurns(func() error {
+		l, r := s.sweepLocked(now)
+		leases, reservations = leases+l, reservations+r
+		if l+r == holdRows {
+			return objects.ErrAgain
+		}
+		return nil
+	})
+	if leases+reservations > 0 {
+		s.cat.cfg.Log.Warn().Int("leases", leases).Int("reservations", reservations).Msg("expired")
+	}
+}
+
+func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
+	for range holdRows { // expired pins are not counted; the next sweep ends the rest
+		due := s.cat.objects.Deadlines.First()
+		if due == nil || now.Before(due.At) {
+			return leases, reservations
+		}
+		switch of := due.Of.(type) {
+		case *lease:
+			s.expireLocked(of)
+			leases++
+			continue
+		case *pin:
+			s.setPinLocked(of.object, time.Time{}, "")
+			continue
+		case *objects.Object:
+			s.overdueLocked(of)
+		case overdue:
+			of.overdueLocked()
+		}
+		reservations++
+	}
+	return leases, reservations
+}
+
+// overdue is what has a deadline and ends at it.
+type overdue interface{ overdueLocked() }
+
+// overdueLocked ends the fill of an object, or its status as read ahead, at its deadline.
+func (s *Store) overdueLocked(o *objects.Object) {
+	if o.Ahead {
+		s.cat.objects.EndReadAhead(o, &s.cat.counters.ReadAheadWasted)
+	} else {
+		s.fills.killLocked(o, stats.CauseExpiry)
+	}
+}
+
+// newRunner returns the runner of the store's plans.
+func newRunner(c *catalog, devices hbm.List) *plan.Runner {
+	r := &plan.Runner{Memory: &plan.Device{Device: c.dev, Place: c.place}, Now: c.cfg.Now, Took: c.planTook}
+	for _, h := range devices {
+		r.HBM = append(r.HBM, &plan.Device{Device: h.Device(), Place: tier.PlaceHBM, Batch: h.Device(), Failed: h.Failed})
+	}
+	return r
 }

@@ -58,10 +58,10 @@ func (x *twoTiers) sink(p piece) {
 // push writes what is dirty and then drops all that may leave memory.
 func (x *twoTiers) push() {
 	x.Helper()
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	_, _ = x.writes.flushLocked(0, nil)
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.tier.finishAll()
 	x.dropAll()
 }
@@ -69,14 +69,14 @@ func (x *twoTiers) push() {
 // dropAll evicts whatever may leave.
 func (x *twoTiers) dropAll() {
 	s := x.Store
-	s.mu.Lock()
-	for _, p := range s.objects.Pools {
+	s.cat.mu.Lock()
+	for _, p := range s.cat.objects.Pools {
 		for p.Used > p.Pinned {
 			s.evictor.evictLocked(p.Evict, forRoom, nil)
 		}
 	}
-	s.mu.Unlock()
-	s.launch()
+	s.cat.mu.Unlock()
+	s.cat.launch()
 	x.audit()
 }
 
@@ -137,8 +137,8 @@ func (b *bench) until(what string, ok func() bool) {
 
 // waiters counts the rows that wait for promotions, ended ones not.
 func (x *twoTiers) waiters() (n int) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.cat.mu.Lock()
+	defer x.cat.mu.Unlock()
 	for _, f := range x.promotions.engine.All() {
 		n += f.Waiters()
 	}
@@ -200,11 +200,11 @@ func TestSaveBehindAParentLargerThanItsPoolIsFull(t *testing.T) {
 	x.save(x.c, x.saveQuery(1, 128, 64, tier.Exact), 64)
 	x.push()
 	x.dropAll()
-	pool := x.objects.Pools[objects.PrivatePool]
+	pool := x.cat.objects.Pools[objects.PrivatePool]
 	if pool.Used != 0 {
 		t.Fatalf("%d bytes are still in memory", pool.Used)
 	}
-	node := x.objects.Memory.PagesOf(x.profile.CheckpointLayout(64).Bytes)
+	node := x.cat.objects.Memory.PagesOf(x.profile.CheckpointLayout(64).Bytes)
 	pool.Budget = 2*node - 1
 	_, err := x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
 	x.wantErr(err, tier.ErrFull)

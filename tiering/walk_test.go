@@ -278,7 +278,7 @@ func (w *walk) allowed(what string, err error) {
 func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level tier.Level, n tier.Name) {
 	w.Helper()
 	for _, s := range w.sessions {
-		if s.fills[r.ID] == nil {
+		if s.held[r.ID] == nil {
 			continue
 		}
 		for i, part := range l.Parts {
@@ -362,10 +362,10 @@ func (w *walk) sameBytes(n tier.Name, l *profile.Layout, want []byte, extents []
 
 // where looks behind the scenes: which tier has a name.
 func (w *walk) where(n tier.Name) (memory, disk bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p, _ := w.Store.profile(w.id)
-	o := w.objects.Names.Find(n, p, w.objects.Tenants[tenantA])
+	w.cat.mu.Lock()
+	defer w.cat.mu.Unlock()
+	p, _ := w.Store.cat.profile(w.id)
+	o := w.cat.objects.Names.Find(n, p, w.cat.objects.Tenants[tenantA])
 	return o != nil && o.Fill == nil && o.Phase != objects.Stripped, w.tier.holds(n)
 }
 
@@ -439,10 +439,10 @@ func (w *walk) endCopy() {
 	}
 	w.out.mu.Unlock()
 	w.out.take()
-	w.mu.Lock()
+	w.cat.mu.Lock()
 	w.offloads.sendSomeLocked()
-	w.mu.Unlock()
-	w.launch()
+	w.cat.mu.Unlock()
+	w.cat.launch()
 }
 
 // promote carries out one promotion, mostly well, while somebody waits for it or
@@ -451,7 +451,7 @@ func (w *walk) promote() {
 	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[w.rng.IntN(8)]
 	corrupt := errors.Is(w.tier.unread, tier.ErrCorrupt)
 	w.carryOne()
-	w.launch()
+	w.cat.launch()
 	for w.promotions.engine.Parked() > 0 {
 		if w.out != nil {
 			w.out.takeAll()
@@ -465,7 +465,7 @@ func (w *walk) promote() {
 			w.Sweep()
 		}
 		w.carryOne()
-		w.launch()
+		w.cat.launch()
 	}
 	w.tier.unread = nil
 	for n := range w.acked { // what was found corrupt is forgotten, and may be
@@ -479,10 +479,10 @@ func (w *walk) evictOne() {
 	p := w.segment(w.rng.IntN(walkSegments))
 	n := tier.Name{Key: p.key}
 	memory, disk := w.where(n)
-	w.mu.Lock()
+	w.cat.mu.Lock()
 	coming := slices.ContainsFunc(w.writes.byName[n], func(o *objects.Object) bool { return !writeOf(o).removed })
-	filled := w.objects.Names.Filled(n, func() *objects.Profile { p, _ := w.Store.profile(w.id); return p }(), w.objects.Tenants[tenantA])
-	w.mu.Unlock()
+	filled := w.cat.objects.Names.Filled(n, func() *objects.Profile { p, _ := w.Store.cat.profile(w.id); return p }(), w.cat.objects.Tenants[tenantA])
+	w.cat.mu.Unlock()
 	switch err := w.Evict(p.key); {
 	case filled:
 		w.wantErr(err, tier.ErrBusy)
@@ -499,9 +499,9 @@ func (w *walk) evictOne() {
 // lost tells whether a stripped node has no whole copy any more, since the tier has
 // found that wrong: what extends it cannot be written.
 func (w *walk) lost() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.objects.Table.Places(), func(o *objects.Object) bool {
+	w.cat.mu.Lock()
+	defer w.cat.mu.Unlock()
+	return slices.ContainsFunc(w.cat.objects.Table.Places(), func(o *objects.Object) bool {
 		return o != nil && o.Phase == objects.Stripped && !w.tier.holds(o.Label())
 	})
 }
@@ -629,12 +629,12 @@ func (w *walk) compare() {
 
 // beingFilled tells whether a client fills a checkpoint or one that it extends.
 func (w *walk) beingFilled(n int) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p, _ := w.Store.profile(w.id)
+	w.cat.mu.Lock()
+	defer w.cat.mu.Unlock()
+	p, _ := w.Store.cat.profile(w.id)
 	for {
 		q, begin := w.checkpoint(n)
-		if w.objects.Names.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.objects.Tenants[tenantA]) {
+		if w.cat.objects.Names.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.cat.objects.Tenants[tenantA]) {
 			return true
 		}
 		if begin == 0 {

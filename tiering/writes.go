@@ -304,10 +304,48 @@ func (wr *writes) kickLocked() {
 	}
 }
 
+// resumeLocked is kickLocked in a sweep: the cleaner continues after a failed write.
+func (wr *writes) resumeLocked() {
+	wr.kickLocked()
+	wr.cleanerHolds = false
+}
+
 // withdrawLocked cancels the write of an object that is being evicted, if the tier is not
 // working on it.
 func (wr *writes) withdrawLocked(o *objects.Object) {
 	w := writeOf(o)
 	w.leaving = true
 	wr.engine.Cancel(w.Flight, transfer.ErrStopped)
+}
+
+// hungSweeps is a number of sweeps, usually one per second. If no write has ended during
+// this number of sweeps, the store no longer counts on memory that running writes will
+// free. The disk tier takes the same time to report that its disk hangs.
+const hungSweeps = 5
+
+// writesHangLocked reports whether writes to the lower tier are running but have not ended
+// for hungSweeps sweeps.
+func (wr *writes) writesHangLocked() bool {
+	return wr.counters.Writing > 0 && wr.sweeps-wr.lastSweep >= hungSweeps
+}
+
+// durableLocked requests a write of an object and returns its Durable. If the parameter
+// counted is true, the first Wait counts as an acknowledgement. If the tier refuses the
+// write for a reason other than being busy, the Durable is done at once.
+func (wr *writes) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
+	d := &Durable{done: make(chan struct{})}
+	if counted {
+		d.counts = wr.catalog
+	}
+	err := wr.wantLocked(o, level, true)
+	switch {
+	case o.Write != nil:
+		w := writeOf(o)
+		w.waiting = append(w.waiting, d)
+	case err != nil:
+		d.reach(tier.LevelMemory)
+	default:
+		d.reach(o.Stored)
+	}
+	return d
 }

@@ -409,8 +409,8 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 		x.wantMiss(p, tier.ReasonRemoved)
 		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
-	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.objects.Below.Deleting) != 0 {
-		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.objects.Below.Deleting))
+	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.cat.objects.Below.Deleting) != 0 {
+		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.cat.objects.Below.Deleting))
 	}
 }
 
@@ -434,7 +434,7 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 				t.Fatalf("%d writes", x.tier.waiting())
 			}
 			x.tier.finish(0, nil)
-			if x.tier.holds(tier.Name{Key: p.key}) || len(x.objects.Below.Deleting) != 0 {
+			if x.tier.holds(tier.Name{Key: p.key}) || len(x.cat.objects.Below.Deleting) != 0 {
 				t.Fatal("the removed segment came back")
 			}
 			x.tier.finishAll()
@@ -536,9 +536,9 @@ func TestWriteThatHangsDoesNotStopReservations(t *testing.T) {
 	for name, clean := range map[string]bool{"others are on disk": true, "others are only in memory": false} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), poolOf(8))
-			x.objects.Policies.WriteBehind = true
+			x.cat.objects.Policies.WriteBehind = true
 			x.publish(x.c, x.mid(0, 64, 8)) // its write never ends
-			x.objects.Policies.WriteBehind = clean
+			x.cat.objects.Policies.WriteBehind = clean
 			for i := 1; i < 8; i++ {
 				x.publish(x.c, x.mid(i, 64, 8))
 				if clean {
@@ -598,7 +598,7 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 		t.Fatalf("Promoting %v, want true", l.Promoting)
 	}
 	x.carry()
-	x.mu.Lock()
+	x.cat.mu.Lock()
 	o := x.node(1, 32)
 	if !o.Corrupt {
 		t.Error("a checkpoint whose write found its bytes wrong is not marked")
@@ -607,8 +607,8 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	if o.Write != nil {
 		t.Error("a corrupt checkpoint is offered to the tier again")
 	}
-	x.mu.Unlock()
-	x.launch()
+	x.cat.mu.Unlock()
+	x.cat.launch()
 	x.tier.finishAll()
 	x.audit()
 }
