@@ -68,8 +68,15 @@ var mayImport = map[string]string{
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
 	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/decision tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
-	"tiering": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/find tiering/held tiering/hbm " +
-		"tiering/internal/...",
+	"tiering/internal/catalog": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/plan tiering/decision tiering/advise tiering/costs tiering/stats tiering/find tiering/held " +
+		"tiering/hbm tiering/internal/lockhold tiering/internal/objects",
+	"tiering/internal/move": "gpuipc policy policy/cost policy/profile tiering/tier tiering/transfer tiering/plan tiering/decision tiering/stats tiering/hbm " +
+		"tiering/internal/deadline tiering/internal/ghost tiering/internal/objects tiering/internal/catalog",
+	"tiering/internal/fill": "gpuipc policy/cost policy/profile tiering/tier tiering/plan tiering/decision tiering/stats " +
+		"tiering/internal/deadline tiering/internal/objects tiering/internal/catalog tiering/internal/move",
+	"tiering/internal/serve": "gpuipc policy/profile tiering/tier tiering/transfer tiering/plan tiering/decision tiering/stats tiering/find tiering/hbm " +
+		"tiering/internal/deadline tiering/internal/objects tiering/internal/catalog tiering/internal/move tiering/internal/fill",
+	"tiering":                    "gpuipc policy policy/cost policy/profile tiering/tier tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/hbm tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile policy/profile/profiletest tiering/tier",
 	"tiering/tiertest/storetest": "gpuipc policy/profile tiering tiering/tier tiering/tiertest",
 

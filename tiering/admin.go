@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -130,10 +132,10 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	var page []SegmentInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
 	for shard := first; shard <= last && len(page) < limit; shard++ {
-		s.cat.mu.Lock()
-		found := s.cat.objects.Names.Segments.Sorted(shard, (*[32]byte)(after))
-		s.cat.mu.Unlock()
-		s.cat.mu.Each(len(found), holdRows, func(i int) {
+		s.cat.Mu.Lock()
+		found := s.cat.Objects.Names.Segments.Sorted(shard, (*[32]byte)(after))
+		s.cat.Mu.Unlock()
+		s.cat.Mu.Each(len(found), catalog.HoldRows, func(i int) {
 			if o := found[i]; o.Linked() && len(page) < limit && f.match(o) {
 				page = append(page, s.segmentInfoLocked(o))
 			}
@@ -188,8 +190,8 @@ func hasHexPrefix(key *[32]byte, digits string) bool {
 }
 
 func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
-	below, _ := s.cat.objects.Below.Of(o)
-	place := s.cat.place
+	below, _ := s.cat.Objects.Below.Of(o)
+	place := s.cat.Place
 	if o.Resident != nil {
 		place = tier.PlaceHBM
 	}
@@ -204,10 +206,10 @@ func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
 
 // Segment returns a segment of any tenant.
 func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
-	s.cat.mu.Lock()
-	o := s.cat.objects.Names.Segments.Find((*[32]byte)(&key))
+	s.cat.Mu.Lock()
+	o := s.cat.Objects.Names.Segments.Find((*[32]byte)(&key))
 	if o == nil {
-		s.cat.mu.Unlock()
+		s.cat.Mu.Unlock()
 		return SegmentDetail{}, false
 	}
 	d := SegmentDetail{SegmentInfo: s.segmentInfoLocked(o), Ranks: len(o.Shares), Tokens: o.TokenIDs}
@@ -215,7 +217,7 @@ func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 		d.Extents = append(d.Extents, o.Shares[i].Extents)
 	}
 	d.Layout = o.Layout().Layout // changed by packing
-	s.cat.mu.Unlock()
+	s.cat.Mu.Unlock()
 	return d, true
 }
 
@@ -225,14 +227,14 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 	var page []CheckpointInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
 	for shard := first; shard <= last && len(page) < limit; shard++ {
-		s.cat.mu.Lock()
-		found := s.cat.objects.Names.Checkpoints.Sorted(shard, (*[32]byte)(after))
-		s.cat.mu.Unlock()
-		s.cat.mu.Each(len(found), holdRows, func(i int) {
+		s.cat.Mu.Lock()
+		found := s.cat.Objects.Names.Checkpoints.Sorted(shard, (*[32]byte)(after))
+		s.cat.Mu.Unlock()
+		s.cat.Mu.Each(len(found), catalog.HoldRows, func(i int) {
 			if len(page) >= limit {
 				return
 			}
-			for o := s.cat.objects.Names.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
+			for o := s.cat.Objects.Names.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
 				if (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}
@@ -243,10 +245,10 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 }
 
 func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
-	below, _ := s.cat.objects.Below.Of(o)
+	below, _ := s.cat.Objects.Below.Of(o)
 	return CheckpointInfo{
 		HBM:       o.ResidentRanks(),
-		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotions.promotionLocked(o.Label()) != nil, Lower: below.Level,
+		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.move.Promotions.PromotionLocked(o.Label()) != nil, Lower: below.Level,
 		Hash: o.Key, Parent: o.Extends, ParentOf: o.ExtendsKind, Kind: o.Kind, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID,
 		Published: o.Published(), Stripped: o.Phase == objects.Stripped, Begin: o.Begin, Tokens: o.End, Bytes: o.Bytes, Leases: o.Leases + o.Expired,
 		Children: o.Children, Publisher: o.Publisher, Created: o.Created, LastUsed: o.Used,
@@ -256,15 +258,15 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 // Pools returns the public and the private pool of memory, in this order, then the pools
 // of each device.
 func (s *Store) Pools() []PoolInfo {
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
-	pools := slices.Clone(s.cat.objects.Pools[:])
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
+	pools := slices.Clone(s.cat.Objects.Pools[:])
 	for _, h := range s.hbm {
 		pools = append(pools, h.Pools()...)
 	}
 	infos := make([]PoolInfo, 0, len(pools))
 	for _, p := range pools {
-		place, pageBytes, on := s.cat.place, s.cat.cfg.PageBytes, tier.DeviceID(0)
+		place, pageBytes, on := s.cat.Place, s.cat.Config.PageBytes, tier.DeviceID(0)
 		if p.Device != nil {
 			on = p.Device.ID
 			place, pageBytes = tier.PlaceHBM, s.hbm.Of(on).PageBytes()
@@ -276,8 +278,8 @@ func (s *Store) Pools() []PoolInfo {
 			SavedBytes: p.Saved, DirtyBytes: p.Dirty.Bytes, ReadAheadBytes: p.AheadBytes,
 			PageBytes: pageBytes, Objects: p.Objects,
 		}
-		for _, t := range s.cat.objects.Tenants {
-			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.cat.objects.Below.Used(t), t.QuotaBytes})
+		for _, t := range s.cat.Objects.Tenants {
+			info.Tenants = append(info.Tenants, TenantInfo{t.ID, t.Name, t.Used[p.Number], s.cat.Objects.Below.Used(t), t.QuotaBytes})
 		}
 		slices.SortFunc(info.Tenants, func(a, b TenantInfo) int { return int(a.ID) - int(b.ID) })
 		infos = append(infos, info)
@@ -287,10 +289,10 @@ func (s *Store) Pools() []PoolInfo {
 
 // Profiles lists the registered profiles in order of their ids.
 func (reg *registry) Profiles() []ProfileInfo {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
+	reg.cat.Mu.Lock()
+	defer reg.cat.Mu.Unlock()
 	var infos []ProfileInfo
-	for _, p := range *reg.profiles.Load() {
+	for _, p := range *reg.cat.Profiles.Load() {
 		infos = append(infos, ProfileInfo{p.ID, p.Profile, p.Segments, p.Checkpoints})
 	}
 	return infos
@@ -301,7 +303,7 @@ func (reg *registry) Profiles() []ProfileInfo {
 // EvictedBelow does not take the store's lock.
 func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	d := decision.Decision{
-		At: s.cat.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
+		At: s.cat.Config.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
 		Begin: e.Begin, End: e.End, Bytes: e.Bytes, Model: model, In: tier.PlaceDisk,
 	}
 	if quota {
@@ -310,28 +312,28 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	if e.Kind == 0 {
 		d.Begin, d.End = 0, e.End-e.Begin
 	}
-	if p := s.cat.registered(e.Fingerprint); p != nil {
+	if p := s.cat.Registered(e.Fingerprint); p != nil {
 		if p.Trial {
 			return
 		}
 		d.Profile = p.ID
 	}
-	s.cat.decisions.Note(d)
+	s.cat.Decisions.Note(d)
 }
 
 // Spare returns how many more bytes of a kind of object may be stored in memory for a
 // tenant without an eviction and without making the pool short of free bytes.
 func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
-	t := s.cat.objects.Tenants[tenant]
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
+	t := s.cat.Objects.Tenants[tenant]
 	if t == nil {
 		return 0
 	}
-	p := s.cat.objects.Pools[objects.PoolNumber(kind)]
-	spare := int64(s.cat.cfg.HighWater*float64(p.Budget)) - p.Used
+	p := s.cat.Objects.Pools[objects.PoolNumber(kind)]
+	spare := int64(s.cat.Config.HighWater*float64(p.Budget)) - p.Used
 	if t.QuotaBytes > 0 {
-		spare = min(spare, -s.cat.objects.Quotas.Over(t, 0))
+		spare = min(spare, -s.cat.Objects.Quotas.Over(t, 0))
 	}
 	return max(0, spare)
 }
@@ -339,15 +341,15 @@ func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 // Durations returns the store's histograms: those of leases and evictions, and those of
 // fetches from each tier that the store has.
 func (s *Store) Durations() []prometheus.Histogram {
-	list := []prometheus.Histogram{s.cat.durations.released, s.cat.durations.expired, s.cat.durations.evicted, s.cat.durations.reused}
-	if s.cat.cfg.Lower != nil {
-		list = append(list, s.cat.durations.fetched.disk)
+	list := []prometheus.Histogram{s.cat.Durations.Released, s.cat.Durations.Expired, s.cat.Durations.Evicted, s.cat.Durations.Reused}
+	if s.cat.Config.Lower != nil {
+		list = append(list, s.cat.Durations.Fetched.Disk)
 	}
-	if s.cat.cfg.Remote != nil {
-		list = append(list, s.cat.durations.fetched.peer)
+	if s.cat.Config.Remote != nil {
+		list = append(list, s.cat.Durations.Fetched.Peer)
 	}
 	if len(s.hbm) > 0 {
-		list = append(list, s.cat.durations.fetched.hbm)
+		list = append(list, s.cat.Durations.Fetched.HBM)
 	}
 	return list
 }

@@ -16,9 +16,9 @@ func TestClaimsOfOneTenantMoveAnothersValuesLittle(t *testing.T) {
 	b := newBench(t, stateful(1))
 	b.save(b.NewSession("a"), b.saveQuery(1, 64, 0, tier.Exact), 0)
 	saved := func() float64 {
-		b.cat.mu.Lock()
-		defer b.cat.mu.Unlock()
-		return b.cat.objects.Policies.Item(b.node(1, 64)).Saved
+		b.cat.Mu.Lock()
+		defer b.cat.Mu.Unlock()
+		return b.cat.Objects.Policies.Item(b.node(1, 64)).Saved
 	}
 	before := saved()
 	absurd := slices.Repeat([]cost.Sample{{End: 4096, Millis: 4e6}}, 1024)

@@ -207,7 +207,7 @@ func TestFailedPromotionWithholdsTheOthers(t *testing.T) {
 	x.sink(a)
 	x.publish(x.c, b)
 	w := x.start(x.c, 1, a, b)
-	if !x.Store.cat.cfg.Lower.Remove(&tier.Name{Key: a.key}) {
+	if !x.Store.cat.Config.Lower.Remove(&tier.Name{Key: a.key}) {
 		t.Fatal("nothing to remove")
 	}
 	x.carry()

@@ -314,16 +314,14 @@ func TestBadOpensTakeNothing(t *testing.T) {
 		"another tenant":    {tier.ErrGone, func(_ *decoder, q *plan.AppendQuery) { q.Tenant = tenantB }},
 		"states cut short":  {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) { q.Base = plan.From{Kind: plan.FromState, State: d.slot(0, 64)} }},
 		"a lost base": {tier.ErrGone, func(d *decoder, q *plan.AppendQuery) {
-			for s := range d.open {
-				d.must(s.Release(q.Base.Lease))
-			}
+			s := d.Leases(LeaseFilter{}, 0, 1)[0].Session
+			d.must(s.Release(q.Base.Lease))
 		}},
 		"a segment as base": {tier.ErrInvalid, func(d *decoder, q *plan.AppendQuery) {
-			for s := range d.open {
-				p := d.mid(1, 40, 4)
-				d.publish(s, p)
-				q.Base.Lease = d.lease(s, p)
-			}
+			s := d.Leases(LeaseFilter{}, 0, 1)[0].Session
+			p := d.mid(1, 40, 4)
+			d.publish(s, p)
+			q.Base.Lease = d.lease(s, p)
 		}},
 		"a device that fails": {tier.ErrUnavailable, func(d *decoder, _ *plan.AppendQuery) {
 			d.dev.Fail(gpuipc.OpRotate, 2, errors.New("lost"))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy"
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -19,10 +20,10 @@ func marks(segments int64, high, low float64) option {
 
 // cleaned does what one round of the cleaner does.
 func (x *twoTiers) clean1() error {
-	x.cat.mu.Lock()
-	err := x.writes.cleanLocked()
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	err := x.move.Writes.CleanLocked()
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	return err
 }
 
@@ -120,7 +121,7 @@ func TestDirtyObjectsAreFoundAtOnce(t *testing.T) {
 			x.lease(x.c, x.mid(i, 64, 8))
 		}
 	}
-	for range 33/cleanRows + 1 {
+	for range 33/catalog.CleanRows + 1 {
 		x.must(x.clean1())
 	}
 	if n := int(x.Counters().Cleaned); n != 33 || asked != n {
@@ -166,9 +167,9 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 	x.publish(x.c, x.mid(1, 64, 8))
 	x.tier.finish(0, fmt.Errorf("EIO: %w", tier.ErrUnavailable))
 	cleanable := func() bool {
-		x.cat.mu.Lock()
-		defer x.cat.mu.Unlock()
-		return x.writes.cleanableLocked(nil, 0, 0)
+		x.cat.Mu.Lock()
+		defer x.cat.Mu.Unlock()
+		return x.move.Writes.CleanableLocked(nil, 0, 0)
 	}
 	if cleanable() {
 		t.Fatal("the cleaner would turn round a disk that fails")
@@ -189,10 +190,10 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x := newTwoTiers(t, stateful(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	x.cat.mu.Lock()
-	x.must(x.writes.wantLocked(x.node(1, 16), tier.LevelLogged, false))
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	x.must(x.move.Writes.WantLocked(x.node(1, 16), tier.LevelLogged, false))
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll()
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
 	x.save(x.c, x.saveQuery(1, 48, 32, tier.Exact), 32)
@@ -201,7 +202,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	for p := 2; p < 6; p++ {
 		x.save(x.c, x.saveQuery(p, 16, 0, tier.Exact), 0)
 	}
-	x.cat.objects.Policies.WriteBehind = true
+	x.cat.Objects.Policies.WriteBehind = true
 	held := func(prompt, end int) bool { return x.tier.holds(tier.Name{Kind: tier.Exact, Key: hashOf(prompt, end)}) }
 	x.must(x.clean1())
 	x.tier.finishAll()

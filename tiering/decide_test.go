@@ -48,7 +48,7 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 		"admitted 1 [16, 32) 57344 bytes: filled by its writer",
 		"admitted 2 [0, 16) 57344 bytes: filled by its writer",
 	)
-	if b.cat.objects.Pools[objects.PrivatePool].FloorValue() != 0 {
+	if b.cat.Objects.Pools[objects.PrivatePool].FloorValue() != 0 {
 		t.Error("a floor before anything had to leave")
 	}
 	b.save(c, b.saveQuery(3, 16, 0, tier.Exact), 0)
@@ -62,7 +62,7 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 		"dropped 1 [0, 16) 12288 bytes: thinned, and nothing extends it any more",
 		"admitted 4 [0, 16) 57344 bytes: filled by its writer",
 	)
-	if b.cat.objects.Pools[objects.PrivatePool].FloorValue() <= 0 {
+	if b.cat.Objects.Pools[objects.PrivatePool].FloorValue() <= 0 {
 		t.Error("no floor after an eviction for room")
 	}
 	b.wantUsed(0, 3*57344)

@@ -8,10 +8,11 @@
 // mapped until the call returns. The daemon handles the socket, its codes and its deadlines.
 // Package policy chooses which objects are evicted.
 //
-// A Store consists of parts that share a catalog; type Store lists them.
+// A Store is a facade. Its parts are packages below tiering/internal: catalog (what all share),
+// move, fill and serve. None of them uses a later one.
 //
 // All methods of Store and Session may be called concurrently. One mutex guards the catalog.
-// A critical section looks things up and counts them, a few rows at a time (holdRows,
+// A critical section looks things up and counts them, a few rows at a time (catalog.HoldRows,
 // objects.EvictRows). It never copies, hashes, logs or calls the device. It calls a Tier only
 // for answers that the Tier has in memory. Code therefore decides under the lock, acts
 // without the lock, and takes the lock again to record the result. While code acts on an
@@ -21,8 +22,8 @@
 // An object may be in memory, in the lower tier or in both, and only the store moves it. The
 // store writes an object to the lower tier after its publication, ahead of its eviction, when
 // a commit asks for it, or in Flush. An object that is also in the lower tier is evicted from
-// memory without a write. An object may also be outside the node, at a tier.Remote
-// (remote.go), which the store only reads. A promotion reads an object into memory when a
+// memory without a write. An object may also be outside the node, at a tier.Remote,
+// which the store only reads. A promotion reads an object into memory when a
 // client acquires or loads it, or after a match has named it. Goroutines of Run carry out
 // promotions and cleaning; goroutines of the tier carry out the writes. Only AwaitAcquire,
 // AwaitLoad, Durable.Wait, Flush and Close wait for promotions or writes.
@@ -44,7 +45,7 @@
 // exactly one other extends loses only its states. Each decision is logged with its reason
 // and value.
 //
-// Package objects has the catalog, the lookups, the accounts and the life cycle of an object;
+// Package objects has the objects, their names, accounts and life cycle;
 // package transfer documents the life cycle of a transfer. Four transfer engines read objects
 // into memory, write them to the lower tier, send copies to outlets, and search outside the
 // node. A further engine per device copies objects into HBM (package hbm).

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/held"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -143,7 +144,7 @@ func (x *apart) stepFeed(rng *rand.Rand, ps []piece, ends []int) {
 		x.dropAll()
 		x.tier.finishAll()
 	case 8:
-		x.clock.advance(answerTTL)
+		x.clock.advance(move.AnswerTTL)
 		x.Sweep()
 	}
 	x.seekAll()

@@ -21,16 +21,16 @@ func (b *bench) quotaOfA(bytes int64) Budgets {
 
 // beginQuota sets a quota and does nothing for it yet.
 func (b *bench) beginQuota(bytes int64) {
-	b.cat.mu.Lock()
-	b.cat.objects.Quotas.Set(b.cat.objects.Tenants[tenantA], bytes)
-	b.cat.mu.Unlock()
+	b.cat.Mu.Lock()
+	b.cat.Objects.Quotas.Set(b.cat.Objects.Tenants[tenantA], bytes)
+	b.cat.Mu.Unlock()
 }
 
 // catchUp is one step of it.
 func (b *bench) catchUp() (more bool) {
-	b.cat.mu.Lock()
-	defer b.cat.mu.Unlock()
-	return b.cat.objects.Quotas.CatchUp(b.cat.objects.Tenants[tenantA])
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
+	return b.cat.Objects.Quotas.CatchUp(b.cat.Objects.Tenants[tenantA])
 }
 
 // order is what a policy would let go, first to last.
@@ -42,7 +42,7 @@ func (b *bench) order(p policy.Eviction) (names []string) {
 			return names
 		}
 		named[id] = true
-		names = append(names, b.cat.objects.Table.Get(id).Name())
+		names = append(names, b.cat.Objects.Table.Get(id).Name())
 	}
 }
 
@@ -80,11 +80,11 @@ func TestTheOrderUnderAFirstQuota(t *testing.T) {
 			case n < 7:
 				prompt := 1 + rng.IntN(6)
 				if ends[prompt] > 16 && b.strippedAt(prompt, 16) == 0 {
-					b.cat.mu.Lock()
+					b.cat.Mu.Lock()
 					if o := b.node(prompt, 16); o.Ranked == objects.Candidate {
-						b.cat.objects.Strip(o, decision.ForRoom)
+						b.cat.Objects.Strip(o, decision.ForRoom)
 					}
-					b.cat.mu.Unlock()
+					b.cat.Mu.Unlock()
 				}
 			default:
 				i := rng.IntN(len(ps))
@@ -114,15 +114,15 @@ func TestTheOrderUnderAFirstQuota(t *testing.T) {
 			if more = late && b.catchUp(); more {
 				steps++
 			}
-			if more && b.cat.objects.Tenants[tenantA].QuotaBytes != 0 {
+			if more && b.cat.Objects.Tenants[tenantA].QuotaBytes != 0 {
 				t.Fatal("a quota counts while the policy lacks objects")
 			}
 			b.audit()
 		}
-		if got := b.Budgets().Quotas[tenantA]; got != 1<<40 || b.cat.objects.Tenants[tenantA].QuotaBytes != got {
+		if got := b.Budgets().Quotas[tenantA]; got != 1<<40 || b.cat.Objects.Tenants[tenantA].QuotaBytes != got {
 			t.Fatalf("a quota of %d", got)
 		}
-		return b.order(b.cat.objects.Tenants[tenantA].Evict), steps
+		return b.order(b.cat.Objects.Tenants[tenantA].Evict), steps
 	}
 	seeds := uint64(20)
 	if testing.Short() {
@@ -142,8 +142,8 @@ func TestTheOrderUnderAFirstQuota(t *testing.T) {
 
 // strippedAt counts a checkpoint if it is stripped, or gone.
 func (b *bench) strippedAt(prompt, end int) int {
-	b.cat.mu.Lock()
-	defer b.cat.mu.Unlock()
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
 	if o := b.node(prompt, end); o == nil || o.Phase != objects.Whole {
 		return 1
 	}
@@ -155,7 +155,7 @@ func (b *bench) strippedAt(prompt, end int) int {
 func TestAFirstQuotaIsGivenInTurns(t *testing.T) {
 	const n = 4000
 	b, _ := large(t, n, policy.NewDefault)
-	tenant := b.cat.objects.Tenants[tenantA]
+	tenant := b.cat.Objects.Tenants[tenantA]
 	b.beginQuota(n / 4 * 4096)
 	rng := rand.New(rand.NewPCG(1, 1))
 	listing := true
@@ -172,17 +172,17 @@ func TestAFirstQuotaIsGivenInTurns(t *testing.T) {
 			}
 		}
 		held = now
-		b.cat.mu.Lock()
+		b.cat.Mu.Lock()
 		for range uses {
-			b.cat.objects.Policies.Used(b.cat.objects.Table.Places()[rng.IntN(n)], b.clock.Now())
+			b.cat.Objects.Policies.Used(b.cat.Objects.Table.Places()[rng.IntN(n)], b.clock.Now())
 		}
-		b.cat.mu.Unlock()
+		b.cat.Mu.Unlock()
 		b.clock.advance(time.Microsecond)
 	}
 	if got := tenant.Evict.Len(); got != n {
 		t.Fatalf("the policy holds %d of %d", got, n)
 	}
-	b.budgets.settle()
+	b.move.Limits.Settle()
 	if got := tenant.Total(); got > n/4*4096 || got < n/4*4096*9/10 {
 		t.Fatalf("%d bytes are held under a quota of %d", got, n/4*4096)
 	}
@@ -250,7 +250,7 @@ func TestAFirstQuotaOverAllTiers(t *testing.T) {
 	}
 	x.carryAll()
 	x.Sweep()
-	tenant := x.cat.objects.Tenants[tenantA]
+	tenant := x.cat.Objects.Tenants[tenantA]
 	total := func() int64 { return tenant.Total() + x.tier.Used(tenantA) }
 	if got := total(); got <= quota || got != tenant.Pinned {
 		t.Fatalf("%d bytes are held, %d of them in use", got, tenant.Pinned)
@@ -272,7 +272,7 @@ func TestAFirstQuotaOverAllTiers(t *testing.T) {
 
 // finishAny ends the writes that run, and tells whether there were any.
 func (x *twoTiers) finishAny() bool {
-	x.cat.launch()
+	x.cat.Launch()
 	n := x.Counters().Writing
 	x.tier.finishAll()
 	return n > 0
@@ -289,7 +289,7 @@ func TestCopiesYieldToAFirstQuota(t *testing.T) {
 	}
 	x.beginQuota(4*ps[0].charge() + x.costHBM(ps[0].layout.Bytes) + recordOf(1, ps[0].layout))
 	x.up(ps[0]) // the last use
-	x.budgets.settle()
+	x.move.Limits.Settle()
 	if n := x.hbmCounters(); n.Copies != 1 {
 		t.Fatalf("%d copies in HBM under a quota for one", n.Copies)
 	}
@@ -318,7 +318,7 @@ func TestCrowdUnderAFirstQuota(t *testing.T) {
 		})
 		x.run(30)
 		x.must(x.SetBudgets(x.quotaOfA(150 << 10)))
-		if got := x.cat.objects.Tenants[tenantA].Total(); got > 150<<10 {
+		if got := x.cat.Objects.Tenants[tenantA].Total(); got > 150<<10 {
 			t.Fatalf("round %d: %d bytes under a quota of 150 KiB", round, got)
 		}
 	}

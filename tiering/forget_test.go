@@ -47,7 +47,7 @@ func TestProfilesInUseAreNeverForgotten(t *testing.T) {
 	}
 
 	// One that is forgotten between the look-up and the reservation.
-	ps, err := b.Store.cat.profile(b.id)
+	ps, err := b.Store.cat.Profile(b.id)
 	b.must(err)
 	ps.Forgotten = true
 	_, err = b.NewSession("late").Reserve(b.reserveQuery(b.mid(1, 40, 4), 0))

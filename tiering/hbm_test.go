@@ -191,7 +191,7 @@ func (x *twoAndHBM) hbmCounters() stats.HBM { return x.Counters().HBM }
 
 // allPools is for the audit.
 func (s *Store) allPools() []*objects.Pool {
-	pools := slices.Clone(s.cat.objects.Pools[:])
+	pools := slices.Clone(s.cat.Objects.Pools[:])
 	for _, h := range s.hbm {
 		pools = append(pools, h.Pools()...)
 	}
@@ -218,13 +218,13 @@ func (s *Store) auditHBMLocked(candidates map[policy.ID]bool) error {
 	if len(s.hbm) == 0 {
 		return nil
 	}
-	for _, d := range s.cat.objects.HBM.Devices {
+	for _, d := range s.cat.Objects.HBM.Devices {
 		if got, used := d.Pages.UsedBytes(), d.Pools[0].Used+d.Pools[1].Used; got != used {
 			return fmt.Errorf("%d bytes of device %d's pages in use, pools say %d", got, d.ID, used)
 		}
 	}
 	copies, loose := make([]uint64, len(s.hbm)), 0
-	for k, r := range s.cat.objects.HBM.Held {
+	for k, r := range s.cat.Objects.HBM.Held {
 		for i, c := range r.Copies {
 			copies[c.Pool.Device.ID-1]++
 			if slices.ContainsFunc(r.Copies[:i], func(x objects.Copy) bool { return x.Rank == c.Rank && x.Pool.Device == c.Pool.Device }) {
@@ -240,7 +240,7 @@ func (s *Store) auditHBMLocked(candidates map[policy.ID]bool) error {
 		if len(r.Copies) == 0 {
 			return fmt.Errorf("%x: no copies", k.Name.Key[:4])
 		}
-		o := s.cat.objects.Names.Find(k.Name, k.Profile, k.Tenant)
+		o := s.cat.Objects.Names.Find(k.Name, k.Profile, k.Tenant)
 		whole := o != nil && o.Published() && o.Phase != objects.Stripped
 		if r.Source == nil {
 			loose++
@@ -249,8 +249,8 @@ func (s *Store) auditHBMLocked(candidates map[policy.ID]bool) error {
 			return fmt.Errorf("%x: whole in memory %v, its copies say %v", k.Name.Key[:4], whole, r.Source != nil)
 		}
 	}
-	if loose != s.cat.objects.HBM.Loose {
-		return fmt.Errorf("%d objects with copies are not in memory; counted %d", loose, s.cat.objects.HBM.Loose)
+	if loose != s.cat.Objects.HBM.Loose {
+		return fmt.Errorf("%d objects with copies are not in memory; counted %d", loose, s.cat.Objects.HBM.Loose)
 	}
 	for i, h := range s.hbm {
 		if n := h.Counters().Copies; n != copies[i] {
@@ -260,8 +260,8 @@ func (s *Store) auditHBMLocked(candidates map[policy.ID]bool) error {
 			return err
 		}
 	}
-	for t := range s.cat.objects.Tenants {
-		if err := s.auditTenantHBM(s.cat.objects.Tenants[t], candidates); err != nil {
+	for t := range s.cat.Objects.Tenants {
+		if err := s.auditTenantHBM(s.cat.Objects.Tenants[t], candidates); err != nil {
 			return err
 		}
 	}
@@ -273,7 +273,7 @@ func (s *Store) auditPromotions(h *hbm.Cache) error {
 		if p := f.Job.(*hbm.Promotion); f.Ended() || f.Moving() != (p.Copy != nil) || (p.Source != nil) != (p.Copy != nil) {
 			return fmt.Errorf("promotion of %x into HBM: ended %v, moving %v, has a copy %v", k.Name.Key[:4], f.Ended(), f.Moving(), p.Copy != nil)
 		}
-		if k.Device != h.ID() || s.cat.objects.HBM.Held[k.Identity].On(k.Device, k.Rank) != nil {
+		if k.Device != h.ID() || s.cat.Objects.HBM.Held[k.Identity].On(k.Device, k.Rank) != nil {
 			return fmt.Errorf("promotion of %x into device %d, which has it, on device %d", k.Name.Key[:4], k.Device, h.ID())
 		}
 	}
@@ -282,7 +282,7 @@ func (s *Store) auditPromotions(h *hbm.Cache) error {
 
 func (s *Store) auditTenantHBM(t *objects.Tenant, candidates map[policy.ID]bool) error {
 	var pinned int64
-	for _, o := range s.cat.objects.Table.Places() {
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o != nil && o.Tenant == t && o.InHBM() {
 			if o.Pins > 0 {
 				pinned += o.Charge()
@@ -301,7 +301,7 @@ func (s *Store) auditTenantHBM(t *objects.Tenant, candidates map[policy.ID]bool)
 		return nil
 	}
 	mine := func(id policy.ID) bool {
-		o := s.cat.objects.Table.Get(id)
+		o := s.cat.Objects.Table.Get(id)
 		return candidates[id] && o.Tenant == t && o.InHBM()
 	}
 	return auditVictims(t.Above, mine, candidates)

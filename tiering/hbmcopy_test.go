@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/hbm"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -98,9 +99,9 @@ func TestCopiesOfASpoiltObjectAreDropped(t *testing.T) {
 	x.try(p)
 	x.carry()
 	x.up(p)
-	x.cat.mu.Lock()
-	x.cat.objects.MarkCorrupt(x.cat.objects.Names.Segment((*[32]byte)(&p.key), x.profileState(), x.cat.objects.Tenants[tenantA]))
-	x.cat.mu.Unlock()
+	x.cat.Mu.Lock()
+	x.cat.Objects.MarkCorrupt(x.cat.Objects.Names.Segment((*[32]byte)(&p.key), x.profileState(), x.cat.Objects.Tenants[tenantA]))
+	x.cat.Mu.Unlock()
 	x.wantOnDisk(p)
 	x.wantHBM(0, 0)
 }
@@ -112,9 +113,9 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
 	id := b.raise(c, p, 0).Lease
-	b.cat.mu.Lock()
-	b.evictor.evictLocked(b.cat.objects.Pools[objects.PublicPool].Evict, forRoom, nil)
-	b.cat.mu.Unlock()
+	b.cat.Mu.Lock()
+	b.move.Evictor.EvictLocked(b.cat.Objects.Pools[objects.PublicPool].Evict, move.ForRoom, nil)
+	b.cat.Mu.Unlock()
 	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {
 		t.Fatalf("Hit %v, want false; Promoting %v, want false", row.Hit, row.Promoting)
@@ -267,9 +268,9 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		x.wantPlace(p, tier.PlaceHBM)
 		id := x.tryHBM(x.c, p, 0).Lease
 		x.must(x.c.Release(id))
-		x.cat.mu.Lock()
-		x.cat.objects.HBM.Drop(x.cat.objects.HBM.Resident(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.cat.objects.Tenants[tenantA]}), stats.DropRoom)
-		x.cat.mu.Unlock()
+		x.cat.Mu.Lock()
+		x.cat.Objects.HBM.Drop(x.cat.Objects.HBM.Resident(objects.Identity{Name: tier.Name{Key: p.key}, Profile: x.profileState(), Tenant: x.cat.Objects.Tenants[tenantA]}), stats.DropRoom)
+		x.cat.Mu.Unlock()
 	}
 	x.wantMiss(p, tier.ReasonRemoved)
 	x.wantHBM(0, 0)
@@ -280,7 +281,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 }
 
 func (b *bench) profileState() *objects.Profile {
-	p, _ := b.Store.cat.profile(b.id)
+	p, _ := b.Store.cat.Profile(b.id)
 	return p
 }
 
@@ -343,8 +344,8 @@ func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
 // waiting is how many calls wait for promotions, of both kinds.
 func (x *twoAndHBM) waiting() (n int) {
 	n = x.waiters()
-	x.cat.mu.Lock()
-	defer x.cat.mu.Unlock()
+	x.cat.Mu.Lock()
+	defer x.cat.Mu.Unlock()
 	for _, f := range x.hbm.Of(device).Flights.All() {
 		n += f.Waiters()
 	}

@@ -204,17 +204,17 @@ func TestCopiesOnAllDevicesPayFromTheQuota(t *testing.T) {
 	s := newSeveral(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = 1 << 30 })
 	p := s.mid(1, 40, 4)
 	s.publish(s.c, p)
-	held := s.cat.objects.Tenants[tenantA].Total()
+	held := s.cat.Objects.Tenants[tenantA].Total()
 	first, second := s.raiseOn(device, p, 0), s.raiseOn(other, p, 0)
-	more := s.cat.objects.Tenants[tenantA].Total() - held
+	more := s.cat.Objects.Tenants[tenantA].Total() - held
 	if more < 2*s.costHBM(p.layout.Bytes) {
 		t.Errorf("two copies cost %d bytes", more)
 	}
 	s.must(s.c.Release(first.Lease))
 	s.must(s.c.Release(second.Lease))
-	s.cat.mu.Lock()
-	freed, _ := s.cat.objects.HBM.Yield(s.cat.objects.Tenants[tenantA], more)
-	s.cat.mu.Unlock()
+	s.cat.Mu.Lock()
+	freed, _ := s.cat.Objects.HBM.Yield(s.cat.Objects.Tenants[tenantA], more)
+	s.cat.Mu.Unlock()
 	if freed != more || s.Counters().HBM.Copies != 0 {
 		t.Errorf("%d of %d bytes are given back", freed, more)
 	}
@@ -234,14 +234,14 @@ func TestCopiesOfAnotherRunAreDroppedOnAllDevices(t *testing.T) {
 			t.Fatalf("place %d on device %d of what is on disk", at, d)
 		}
 	}
-	s.cat.mu.Lock()
-	for _, r := range s.cat.objects.HBM.Held {
+	s.cat.Mu.Lock()
+	for _, r := range s.cat.Objects.HBM.Held {
 		for i := range r.Copies {
 			r.Copies[i].From = slices.Clone(r.Copies[i].From)
 			r.Copies[i].From[0]++ // as of other bytes
 		}
 	}
-	s.cat.mu.Unlock()
+	s.cat.Mu.Unlock()
 	_, err := s.c.Acquire(s.acquireQuery(p), nil)
 	s.must(err)
 	s.carry()

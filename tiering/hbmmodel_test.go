@@ -240,21 +240,21 @@ func (m *hbmModel) saveOne() {
 }
 
 func (m *hbmModel) writeOut() {
-	m.cat.mu.Lock()
-	_, _ = m.writes.flushLocked(0, nil)
-	m.cat.mu.Unlock()
-	m.cat.launch()
+	m.cat.Mu.Lock()
+	_, _ = m.move.Writes.FlushLocked(0, nil)
+	m.cat.Mu.Unlock()
+	m.cat.Launch()
 	m.tier.finishAll()
 }
 
 // thinOne thins the first checkpoint, if it may be.
 func (m *hbmModel) thinOne() {
 	m.observe(func() {
-		m.cat.mu.Lock()
-		if o := m.node(1, 16); o != nil && o.Ranked == objects.Candidate && o.Children == 1 && m.cat.objects.Policies.MayStrip(o) {
-			m.cat.objects.Strip(o, decision.ForRoom)
+		m.cat.Mu.Lock()
+		if o := m.node(1, 16); o != nil && o.Ranked == objects.Candidate && o.Children == 1 && m.cat.Objects.Policies.MayStrip(o) {
+			m.cat.Objects.Strip(o, decision.ForRoom)
 		}
-		m.cat.mu.Unlock()
+		m.cat.Mu.Unlock()
 	})
 }
 
@@ -294,9 +294,9 @@ func (m *hbmModel) removeOne() {
 
 // source is the object of a name, if it is whole in memory.
 func (m *hbmModel) source(k objects.Identity) *objects.Object {
-	m.cat.mu.Lock()
-	defer m.cat.mu.Unlock()
-	o := m.cat.objects.Names.Find(k.Name, k.Profile, k.Tenant)
+	m.cat.Mu.Lock()
+	defer m.cat.Mu.Unlock()
+	o := m.cat.Objects.Names.Find(k.Name, k.Profile, k.Tenant)
 	if o == nil || !o.Published() || o.Phase == objects.Stripped || o.Fill != nil {
 		return nil
 	}
@@ -395,7 +395,7 @@ func (m *hbmModel) use(c *modelCopy) {
 
 // acquireOne leases a segment's copy if it is there.
 func (m *hbmModel) acquireOne(i int, p piece, rank int) {
-	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.cat.objects.Tenants[tenantA]}, Rank: rank, Device: m.any().ID()}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Key: p.key}, Profile: m.profileState(), Tenant: m.cat.Objects.Tenants[tenantA]}, Rank: rank, Device: m.any().ID()}
 	c := m.find(k)
 	rows, err := m.sessions[i].AcquireResident(&AcquireQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Digests: true, Keys: [][32]byte{p.key}, Device: k.Device}, nil)
 	m.must(err)
@@ -404,7 +404,7 @@ func (m *hbmModel) acquireOne(i int, p piece, rank int) {
 }
 
 func (m *hbmModel) loadOne(i, n, rank int) {
-	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.cat.objects.Tenants[tenantA]}, Rank: rank, Device: m.any().ID()}
+	k := objects.CopyKey{Identity: objects.Identity{Name: tier.Name{Kind: tier.Exact, Key: hashOf(1, 16*n)}, Profile: m.profileState(), Tenant: m.cat.Objects.Tenants[tenantA]}, Rank: rank, Device: m.any().ID()}
 	q := &LoadQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Accept: tier.Exact | tier.Spliced, Digests: true, Hash: hashOf(1, 16*n), Device: k.Device}
 	c := m.find(k)
 	if _, below := m.entry(k.Name); m.source(k.Identity) == nil && !below {
@@ -431,10 +431,10 @@ func (m *hbmModel) answered(i int, k objects.CopyKey, c *modelCopy, hit, promoti
 		}
 		m.forget()
 		if o := m.source(k.Identity); o != nil {
-			m.cat.mu.Lock()
+			m.cat.Mu.Lock()
 			wanted := m.hbm.Of(k.Device).Flights.Find(k) != nil
 			full := m.hbm.Of(k.Device).Flights.Len(0) >= m.o.queue
-			m.cat.mu.Unlock()
+			m.cat.Mu.Unlock()
 			if promoting != wanted || !wanted && !full {
 				m.fatal("%x rank %d: promoting %v, among the promotions %v", k.Name.Key[:4], k.Rank, promoting, wanted)
 			}
@@ -485,13 +485,13 @@ func partDigests(l *profile.Layout, data []byte) (digests []uint64) {
 // promoteOne carries the next promotion into HBM and says how it has to end.
 func (m *hbmModel) promoteOne() {
 	h := m.any()
-	m.cat.mu.Lock()
+	m.cat.Mu.Lock()
 	f := h.Flights.Peek()
 	if f == nil {
 		h.Guess()
 		f = h.Flights.Peek()
 	}
-	m.cat.mu.Unlock()
+	m.cat.Mu.Unlock()
 	if f == nil {
 		return
 	}
@@ -514,7 +514,7 @@ func (m *hbmModel) promoteOne() {
 	m.forget()
 }
 
-// planned is how a promotion has to end, and the copy that it makes. What has to
+// Planned is how a promotion has to end, and the copy that it makes. What has to
 // leave for it leaves the model.
 func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	o := m.source(p.Identity)
@@ -546,9 +546,9 @@ func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	charge := func(x *modelCopy) int64 { return x.charge }
 	used, idle := sum(same, pages)
 	held, yields := sum(mine, charge)
-	m.cat.mu.Lock()
-	memory := o.Tenant.Used[objects.PublicPool] + o.Tenant.Used[objects.PrivatePool] + m.cat.objects.Below.Used(o.Tenant)
-	m.cat.mu.Unlock()
+	m.cat.Mu.Lock()
+	memory := o.Tenant.Used[objects.PublicPool] + o.Tenant.Used[objects.PrivatePool] + m.cat.Objects.Below.Used(o.Tenant)
+	m.cat.Mu.Unlock()
 	overQuota := int64(0)
 	if q := o.Tenant.QuotaBytes; q > 0 {
 		overQuota = memory + held + c.charge - q
@@ -618,9 +618,9 @@ func (m *hbmModel) compare() {
 			continue
 		}
 		found++
-		m.cat.mu.Lock()
-		have := m.cat.objects.HBM.Copy(c.key)
-		m.cat.mu.Unlock()
+		m.cat.Mu.Lock()
+		have := m.cat.Objects.HBM.Copy(c.key)
+		m.cat.Mu.Unlock()
 		if have == nil || !slices.Equal(have.Shares[c.key.Rank].Extents, c.extents) {
 			m.fatal("%x rank %d is not on device %d as it should be", c.key.Name.Key[:4], c.key.Rank, c.key.Device)
 		}

@@ -124,11 +124,11 @@ func TestKeptRowsAreFoundBelow(t *testing.T) {
 	d := x.decode(0, 12, 3, x.stripped(saved, 20))
 	d.keep(x.c, 20, 20, 27)
 	d.keep(x.c, 20, 27, 30)
-	x.cat.mu.Lock()
+	x.cat.Mu.Lock()
 	if o := x.node(1, 20); o.Ranked == objects.Candidate {
 		t.Error("states that rows stand on may leave alone")
 	}
-	x.cat.mu.Unlock()
+	x.cat.Mu.Unlock()
 	x.push()
 	m := x.matchPrefix(1, exactOrRows, 20, 27, 30)
 	if m.PrefixTokens != 30 || m.PrefixPlace != tier.PlaceDisk || m.PrefixStates != 20 {
@@ -167,10 +167,10 @@ func TestStrippedStatesComeBackForRows(t *testing.T) {
 	child := x.saveQuery(1, 40, 16, tier.Exact)
 	x.save(x.c, child, 16)
 	x.must(x.c.Release(l.Lease))
-	x.cat.mu.Lock()
-	_, _ = x.writes.flushLocked(0, nil)
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	_, _ = x.move.Writes.FlushLocked(0, nil)
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll()
 	x.strip(1, 16)
 

@@ -22,7 +22,10 @@ func (b *bench) known(t tier.TenantID, prompt []uint32, begin int) []KnownSegmen
 // at is a segment's row where it stands at a token.
 func (p piece) at(start int, place tier.Place) KnownSegment {
 	_, interior := p.spec.Interior()
-	return KnownSegment{start, p.spec.Tokens, p.spec.Primer != profile.PrimerID{}, p.key, SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(interior)}}
+	return KnownSegment{
+		Start: start, Tokens: p.spec.Tokens, Primed: p.spec.Primer != profile.PrimerID{}, Key: p.key,
+		SegmentStatus: SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(interior)},
+	}
 }
 
 func joined(parts ...[]uint32) []uint32 { return slices.Concat(parts...) }
@@ -122,7 +125,7 @@ func TestKnownFindsWhatIsPublishedAsLongAsItIsHeld(t *testing.T) {
 		t.Fatalf("what was published is not found: %v", got)
 	}
 	b.must(b.Evict(p.key))
-	if got := b.known(tenantA, prompt, 0); len(got) > 0 || b.cat.cfg.Find.Len() != 0 {
+	if got := b.known(tenantA, prompt, 0); len(got) > 0 || b.cat.Config.Find.Len() != 0 {
 		t.Fatalf("what was removed is found: %v", got)
 	}
 }
@@ -137,8 +140,8 @@ func TestKnownFindsNoMoreThanMemoryHolds(t *testing.T) {
 		prompt = joined(prompt, []uint32{uint32(i)}, p.tokens)
 	}
 	got := b.known(tenantA, prompt, 0)
-	if len(got) == 0 || len(got) != b.cat.cfg.Find.Len() || b.Counters().KnownGone > 0 {
-		t.Fatalf("%d segments are found, the index has %d", len(got), b.cat.cfg.Find.Len())
+	if len(got) == 0 || len(got) != b.cat.Config.Find.Len() || b.Counters().KnownGone > 0 {
+		t.Fatalf("%d segments are found, the index has %d", len(got), b.cat.Config.Find.Len())
 	}
 	for _, k := range got {
 		if !b.acquireKey(c, k.Key) {
@@ -164,9 +167,9 @@ func TestKnownIsNotDeceivedByAHash(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	p, q := b.mid(1, 64, 8), b.mid(2, 64, 8)
 	b.publish(b.NewSession("c"), p)
-	h := b.profile.RollingHash(b.cat.objects.Tenants[tenantA].Salt).Segment(q.spec, q.tokens)
+	h := b.profile.RollingHash(b.cat.Objects.Tenants[tenantA].Salt).Segment(q.spec, q.tokens)
 	scope := find.Scope{Tenant: tenantA, Profile: b.profile.Fingerprint()}
-	b.cat.cfg.Find.Add(scope, h, q.spec.Tokens) // as if p hashed like q
+	b.cat.Config.Find.Add(scope, h, q.spec.Tokens) // as if p hashed like q
 	prompt := joined([]uint32{1}, q.tokens, p.tokens)
 	if got := b.known(tenantA, prompt, 0); len(got) != 1 || got[0] != p.at(65, tier.PlaceDRAM) {
 		t.Fatalf("got %v", got)
@@ -174,7 +177,7 @@ func TestKnownIsNotDeceivedByAHash(t *testing.T) {
 	if n := b.Counters(); n.KnownGone != 1 {
 		t.Fatalf("%d hashes without a segment are counted, want 1", n.KnownGone)
 	}
-	b.cat.cfg.Find.Remove(scope, h, q.spec.Tokens)
+	b.cat.Config.Find.Remove(scope, h, q.spec.Tokens)
 }
 
 func TestKnownLeavesOutWhatIsBeyondMost(t *testing.T) {

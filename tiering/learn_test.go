@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/spliced-kv/spliced/tiering/internal/serve"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -90,7 +91,7 @@ func TestHintsAreAskedWithTheMarksOfTheirNames(t *testing.T) {
 	here := x.mid(1, 20, 2)
 	x.publish(x.c, here)
 	q := &MatchQuery{Profile: x.id, Tenant: tenantA}
-	for i := range matchRows + 5 { // more than one critical section
+	for i := range serve.MatchRows + 5 { // more than one critical section
 		q.Keys = append(q.Keys, x.mid(100+i, 20, 2).key)
 	}
 	q.Keys[3] = here.key

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -185,15 +186,15 @@ func TestCloseOfManyLeases(t *testing.T) {
 	c := b.NewSession("c")
 	p := b.mid(1, 64, 8)
 	b.publish(c, p)
-	for range 3*holdRows + 7 {
+	for range 3*catalog.HoldRows + 7 {
 		b.lease(c, p)
 	}
 	b.clock.advance(time.Minute)
-	for range holdRows + 1 {
+	for range catalog.HoldRows + 1 {
 		b.lease(c, p)
 	}
 	b.Sweep()
-	if n := b.Counters(); n.LeasesExpired != 3*holdRows+7 || n.Leases != holdRows+1 {
+	if n := b.Counters(); n.LeasesExpired != 3*catalog.HoldRows+7 || n.Leases != catalog.HoldRows+1 {
 		t.Fatalf("%d expired, %d live", n.LeasesExpired, n.Leases)
 	}
 	c.Close()

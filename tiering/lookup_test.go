@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/internal/serve"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -16,7 +17,7 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	q := &MatchQuery{Profile: b.id, Tenant: tenantA}
-	for i := range 2*matchRows + 3 { // more than one critical section
+	for i := range 2*serve.MatchRows + 3 { // more than one critical section
 		p := b.mid(i, 64, 8)
 		if i%100 == 7 {
 			b.publish(c, p)
@@ -48,7 +49,7 @@ func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
 // primed returns a piece as it is after a primer.
 func (b *bench) primed(p piece, primer byte) piece {
 	p.spec.Primer = profile.PrimerID{primer}
-	p.key = b.profile.SegmentKey(b.cat.objects.Tenants[tenantA].Salt, p.spec, p.tokens)
+	p.key = b.profile.SegmentKey(b.cat.Objects.Tenants[tenantA].Salt, p.spec, p.tokens)
 	return p
 }
 
@@ -63,7 +64,7 @@ func TestMatchPrefersTheFirstOfTwoVariants(t *testing.T) {
 	q := &MatchQuery{Profile: b.id, Tenant: tenantA}
 	var want []SegmentStatus
 	variants, misses := uint64(0), uint64(0)
-	for i := range 2*matchRows + 3 { // more than one critical section
+	for i := range 2*serve.MatchRows + 3 { // more than one critical section
 		p := b.mid(i, 64, 8)
 		second := b.primed(p, 1)
 		row := miss
@@ -196,7 +197,7 @@ func TestReasonsAreForgottenOldestFirst(t *testing.T) {
 // crowd puts n segments into the catalogue without memory behind them.
 func crowd(b *bench, n int) (keys [][32]byte) {
 	rng := rand.New(rand.NewPCG(3, 3))
-	ps, err := b.Store.cat.profile(b.id)
+	ps, err := b.Store.cat.Profile(b.id)
 	b.must(err)
 	for range n {
 		var key [32]byte
@@ -204,10 +205,10 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 			key[i] = byte(rng.Uint32())
 		}
 		o := &objects.Object{
-			Key: key, Profile: ps, Tenant: b.cat.objects.Tenants[tenantA], Pool: b.cat.objects.Pools[objects.PublicPool],
+			Key: key, Profile: ps, Tenant: b.cat.Objects.Tenants[tenantA], Pool: b.cat.Objects.Pools[objects.PublicPool],
 			Spec: profile.FirstSpec(512), End: 512, Depth: 1, Phase: objects.Whole, Created: time.Now(),
 		}
-		b.cat.objects.Names.Segments.Put(&o.Key, o)
+		b.cat.Objects.Names.Segments.Put(&o.Key, o)
 		keys = append(keys, key)
 	}
 	return keys
@@ -244,7 +245,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.Run(fmt.Sprintf("keys=32/held=%d/hits=%v", n, hits), func(b *testing.B) {
 				bench := newBench(b, hybrid(1))
 				keys := crowd(bench, n)
-				b.Cleanup(func() { bench.cat.objects.Names.Segments = index.New[objects.Object]() })
+				b.Cleanup(func() { bench.cat.Objects.Names.Segments = index.New[objects.Object]() })
 				rng := rand.New(rand.NewPCG(4, 4))
 				rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 				if !hits {

@@ -92,7 +92,7 @@ func below(lower **mapTier, capacity int64) option {
 
 // attach is called when the store is open.
 func (m *mapTier) attach(b *bench, alone bool) {
-	m.t, m.dev, m.store, m.alone, m.names = b.TB, b.dev, b.Store, alone, b.cat.cfg.Held
+	m.t, m.dev, m.store, m.alone, m.names = b.TB, b.dev, b.Store, alone, b.cat.Config.Held
 }
 
 // locked checks the side of the store: its lock is held, and no tenant is over
@@ -102,12 +102,12 @@ func (m *mapTier) locked(what string) {
 	if s == nil {
 		return
 	}
-	if s.cat.mu.TryLock() {
-		s.cat.mu.Unlock()
+	if s.cat.Mu.TryLock() {
+		s.cat.Mu.Unlock()
 		m.t.Errorf("%s without the store's lock", what)
 		return
 	}
-	for id, t := range s.cat.objects.Tenants {
+	for id, t := range s.cat.Objects.Tenants {
 		if t.QuotaBytes > 0 && !m.lowered && t.Total()+m.used[id] > t.QuotaBytes {
 			m.t.Errorf("%s: tenant %q holds %d bytes in memory and %d below, quota %d", what, t.Name, t.Total(), m.used[id], t.QuotaBytes)
 		}
@@ -123,13 +123,13 @@ func (m *mapTier) unlocked(what string) {
 // wantUnlocked checks that a store's lock can be had. Another goroutine may have it for a
 // moment.
 func wantUnlocked(t testing.TB, s *Store, what string) {
-	for deadline := time.Now().Add(time.Minute); !s.cat.mu.TryLock(); time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(time.Minute); !s.cat.Mu.TryLock(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			t.Errorf("%s under the store's lock", what)
 			return
 		}
 	}
-	s.cat.mu.Unlock()
+	s.cat.Mu.Unlock()
 }
 
 // bytesOf is what an object takes in this tier: more than in memory.

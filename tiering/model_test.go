@@ -277,7 +277,7 @@ func (m *model) closeSession(i int) {
 	m.releaseAll(s)
 }
 
-// wanted is what segment or checkpoint number n is.
+// Wanted is what segment or checkpoint number n is.
 func (m *model) segment(n int) (piece, *modelObject) {
 	tenant := tier.TenantID(1 + n%2)
 	spec, _ := m.profile.MidSpec(24+3*n, 4)

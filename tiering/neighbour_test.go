@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -102,8 +103,8 @@ func (n *neighbour) believe(name tier.Name, held bool) {
 func (n *neighbour) Hint(w *tier.Want) (tier.Hint, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.near != nil && n.near.cat.mu.TryLock() {
-		n.near.cat.mu.Unlock()
+	if n.near != nil && n.near.cat.Mu.TryLock() {
+		n.near.cat.Mu.Unlock()
 		n.t.Error("Hint without the store's lock")
 	}
 	return n.hint, n.believed[w.Name]
@@ -147,18 +148,18 @@ func (n *neighbour) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, e
 
 func (n *neighbour) find(w *tier.Want) *farCopy {
 	s := n.home.Store
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
-	for _, p := range *s.cat.profiles.Load() {
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
+	for _, p := range *s.cat.Profiles.Load() {
 		if p.Fingerprint() != w.Fingerprint {
 			continue
 		}
-		o := s.cat.objects.Names.Find(w.Name, p, s.cat.objects.Tenants[w.Tenant])
+		o := s.cat.Objects.Names.Find(w.Name, p, s.cat.Objects.Tenants[w.Tenant])
 		if o == nil || o.Phase != objects.Whole {
 			return nil
 		}
-		s.cat.objects.Use(o)
-		c := &farCopy{of: n, object: o, described: s.cat.objects.Memory.Describe(o)}
+		s.cat.Objects.Use(o)
+		c := &farCopy{of: n, object: o, described: s.cat.Objects.Memory.Describe(o)}
 		c.entry = tier.Entry{
 			Name: w.Name, Fingerprint: w.Fingerprint, Tenant: w.Tenant, Spec: o.Spec, Begin: o.Begin, End: o.End,
 			Parent: c.described.Parent, Bytes: 1 << 40, Level: tier.LevelSynced, Generation: 77,
@@ -244,9 +245,9 @@ func (c *farCopy) Close() {
 	n := c.of
 	n.unlocked("Close")
 	s := n.home.Store
-	s.cat.mu.Lock()
-	s.cat.objects.Unuse(c.object)
-	s.cat.mu.Unlock()
+	s.cat.Mu.Lock()
+	s.cat.Objects.Unuse(c.object)
+	s.cat.Mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.closed {
@@ -258,7 +259,7 @@ func (c *farCopy) Close() {
 
 // seekAll does what the goroutines of Run do for searches.
 func (x *apart) seekAll() (n int) {
-	for x.remote.engine.Try(x.ctx, 0) {
+	for x.move.Remote.Engine.Try(x.ctx, 0) {
 		n++
 	}
 	return n
@@ -266,21 +267,21 @@ func (x *apart) seekAll() (n int) {
 
 // fetchAll does the same for fetches.
 func (x *apart) fetchAll() (n int) {
-	for x.promotions.engine.Try(x.ctx, laneBeyond) {
+	for x.move.Promotions.Engine.Try(x.ctx, move.LaneBeyond) {
 		n++
 	}
-	x.cat.launch()
+	x.cat.Launch()
 	return n
 }
 
 // waiters counts the rows that wait, for searches too.
 func (x *apart) waiting() (n int) {
-	x.cat.mu.Lock()
-	defer x.cat.mu.Unlock()
-	for _, f := range x.remote.engine.All() {
+	x.cat.Mu.Lock()
+	defer x.cat.Mu.Unlock()
+	for _, f := range x.move.Remote.Engine.All() {
 		n += f.Waiters()
 	}
-	for _, f := range x.promotions.engine.All() {
+	for _, f := range x.move.Promotions.Engine.All() {
 		n += f.Waiters()
 	}
 	return n

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -57,8 +58,8 @@ func (m *mapSink) Find(_ context.Context, wants []tier.Want) ([]tier.Copy, error
 func (m *mapSink) Admit(o *tier.Object) (tier.Write, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.b.cat.mu.TryLock() {
-		m.b.cat.mu.Unlock()
+	if m.b.cat.Mu.TryLock() {
+		m.b.cat.Mu.Unlock()
 		m.b.Error("Admit without the store's lock")
 	}
 	n := tier.Name{Kind: o.Kind, Key: o.Key}
@@ -185,14 +186,14 @@ func TestWhatLeavesMemoryIsSent(t *testing.T) {
 // leave evicts all that may leave.
 func (x *sinking) leave() {
 	x.Helper()
-	x.cat.mu.Lock()
-	for _, p := range x.cat.objects.Pools {
+	x.cat.Mu.Lock()
+	for _, p := range x.cat.Objects.Pools {
 		for p.Used > p.Pinned {
-			x.evictor.evictLocked(p.Evict, forRoom, nil)
+			x.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
 		}
 	}
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.audit()
 }
 
@@ -257,7 +258,7 @@ func TestWhatIsSentStaysUntilItIsRead(t *testing.T) {
 	x.publish(x.c, first)
 	x.must(x.c.Release(x.lease(x.c, first)))
 	x.must(x.c.Release(x.lease(x.c, first)))
-	x.cat.launch()
+	x.cat.Launch()
 	for i := range 50 {
 		x.publish(x.c, x.mid(1+i, 64, 8))
 	}
@@ -287,7 +288,7 @@ func TestASinkThatHangsDelaysNoEviction(t *testing.T) {
 	for i := range 200 {
 		p := x.mid(i, 64, 8)
 		x.publish(x.c, p)
-		if n := x.Pools()[0]; n.DemotingBytes > n.CapacityBytes/offloadShare {
+		if n := x.Pools()[0]; n.DemotingBytes > n.CapacityBytes/move.OffloadShare {
 			t.Fatalf("%d bytes of %d are being sent", n.DemotingBytes, n.CapacityBytes)
 		}
 		if i%10 == 9 {
@@ -362,11 +363,11 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 		x.save(x.c, x.saveQuery(1, end, parent, tier.Exact), parent)
 		parent = end
 	}
-	x.cat.mu.Lock()
-	o := x.cat.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.cat.objects.Tenants[tenantA])
-	x.evictor.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	o := x.cat.Objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.cat.Objects.Tenants[tenantA])
+	x.move.Evictor.EvictLocked(only{o.Pool.Evict, o.ID}, move.ForRoom, nil)
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.audit()
 	if n := x.sink.takeAll(); n != 3 {
 		t.Fatalf("%d nodes are sent", n)
@@ -386,7 +387,7 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 	x.wantUsed(0, 0)
 }
 
-func (b *bench) profileOfLocked() *objects.Profile { return (*b.cat.profiles.Load())[0] }
+func (b *bench) profileOfLocked() *objects.Profile { return (*b.cat.Profiles.Load())[0] }
 
 func TestACheckpointIsNotSentWithoutWhatItExtends(t *testing.T) {
 	x := newSinking(t, hybrid(1), nil)
@@ -419,9 +420,9 @@ func TestNothingIsLostAtThePaceOfTheSink(t *testing.T) {
 		x.publish(x.c, ps[i])
 		x.until("enough is sent ahead", func() bool {
 			x.sink.takeAll()
-			x.cat.mu.Lock()
-			defer x.cat.mu.Unlock()
-			return !x.offloads.aheadLocked() && x.cat.objects.Pools[0].Offloading == 0
+			x.cat.Mu.Lock()
+			defer x.cat.Mu.Unlock()
+			return !x.move.Offloads.AheadLocked() && x.cat.Objects.Pools[0].Offloading == 0
 		})
 	}
 	n := x.Counters()
@@ -457,8 +458,8 @@ func TestWhatIsSentForAQuotaIsBounded(t *testing.T) {
 	x := newSinking(t, hybrid(1), nil, poolOf(200), quota(20*48<<10))
 	for i := range 60 {
 		x.publish(x.c, x.mid(i, 64, 8))
-		if x.audit(); x.cat.objects.Tenants[tenantA].Offload > 20*48<<10/offloadShare {
-			t.Fatalf("%d bytes are being sent", x.cat.objects.Tenants[tenantA].Offload)
+		if x.audit(); x.cat.Objects.Tenants[tenantA].Offload > 20*48<<10/move.OffloadShare {
+			t.Fatalf("%d bytes are being sent", x.cat.Objects.Tenants[tenantA].Offload)
 		}
 	}
 	n := x.Counters()
@@ -524,32 +525,32 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	t.Cleanup(func() { last.takeAll() })
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.publish(x.c, p)
-	x.cat.mu.Lock()
-	_, _ = x.writes.flushLocked(0, nil)
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	_, _ = x.move.Writes.FlushLocked(0, nil)
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll() // p is on disk as well
 	x.publish(x.c, q)
-	offer := func(p piece, why occasion) (how verdict) {
-		x.cat.mu.Lock()
-		defer x.cat.mu.Unlock()
-		_, how = x.offloads.offloadLocked(x.cat.objects.Names.Find(tier.Name{Key: p.key}, x.profileOfLocked(), x.cat.objects.Tenants[tenantA]), why, nil)
+	offer := func(p piece, why move.Occasion) (how move.Verdict) {
+		x.cat.Mu.Lock()
+		defer x.cat.Mu.Unlock()
+		_, how = x.move.Offloads.OffloadLocked(x.cat.Objects.Names.Find(tier.Name{Key: p.key}, x.profileOfLocked(), x.cat.Objects.Tenants[tenantA]), why, nil)
 		return how
 	}
-	for _, why := range []occasion{published, usedAgain, leaving} {
-		if offer(q, why) != settled {
+	for _, why := range []move.Occasion{move.Published, move.UsedAgain, move.Leaving} {
+		if offer(q, why) != move.Settled {
 			t.Errorf("it is offered on occasion %d", why)
 		}
 	}
-	for _, why := range []occasion{ahead, flushing} {
-		if offer(p, why) != settled {
+	for _, why := range []move.Occasion{move.Ahead, move.Flushing} {
+		if offer(p, why) != move.Settled {
 			t.Errorf("the disk has it, and it is offered on occasion %d", why)
 		}
 	}
-	if offer(q, ahead) != sending {
+	if offer(q, move.Ahead) != move.Sending {
 		t.Fatal("the last copy is not offered")
 	}
-	x.cat.launch()
+	x.cat.Launch()
 	x.audit()
 	x.wantHit(q)
 	if last.takeAll() != 1 || !last.sent(q) {

@@ -85,7 +85,7 @@ func TestSegmentsArePackedOnceAndEverywhere(t *testing.T) {
 	if part := d.Layout.Bytes * 100 / p.layout.Bytes; part > 60 {
 		t.Errorf("%d %% of the bytes are left", part)
 	}
-	used := x.cat.objects.Memory.PagesOf(d.Layout.Bytes)*2 + 4*64
+	used := x.cat.Objects.Memory.PagesOf(d.Layout.Bytes)*2 + 4*64
 	x.wantUsed(used, 0)
 	if n := x.Counters(); n.Packed != 1 || n.PackedAwayBytes != uint64(2*(p.layout.Bytes-d.Layout.Bytes)) || n.PublishedBytes != uint64(2*d.Layout.Bytes+4*64) {
 		t.Errorf("counted %+v", n)

@@ -24,10 +24,10 @@ func copied(t *testing.T) (x *twoTiers, want []byte) {
 // writeDown has the lower tier write what is only in memory.
 func (x *twoTiers) writeDown() {
 	x.Helper()
-	x.cat.mu.Lock()
-	_, _ = x.writes.flushLocked(0, nil)
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	_, _ = x.move.Writes.FlushLocked(0, nil)
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll()
 }
 
@@ -110,7 +110,7 @@ func TestPromotionBringsAllStatesBack(t *testing.T) {
 func TestPromotionOverMemoryOfAnotherRun(t *testing.T) {
 	x, want := copied(t)
 	x.dropAll()
-	x.cat.objects.Policies.WriteBehind = true // which finds what is there already
+	x.cat.Objects.Policies.WriteBehind = true // which finds what is there already
 	l := x.profile.CheckpointLayout(16)
 	r, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact))
 	x.must(err)
@@ -135,9 +135,9 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 		x.carry()
 	}()
 	<-stall.Reached()
-	x.cat.mu.Lock()
-	x.promotions.engine.Cancel(x.promotions.engine.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}), transfer.ErrStopped)
-	x.cat.mu.Unlock()
+	x.cat.Mu.Lock()
+	x.move.Promotions.Engine.Cancel(x.move.Promotions.Engine.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}), transfer.ErrStopped)
+	x.cat.Mu.Unlock()
 	x.audit()
 	if _, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact)); err == nil {
 		t.Error("a save may write where a promotion does")
@@ -146,11 +146,11 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 		t.Errorf("Hit %v, want false; Promoting %v, want false", l.Hit, l.Promoting)
 	}
 	x.dropAll() // the checkpoint that extends it leaves
-	x.cat.mu.Lock()
+	x.cat.Mu.Lock()
 	if x.node(1, 16) == nil {
 		t.Error("the node has left under a copy")
 	}
-	x.cat.mu.Unlock()
+	x.cat.Mu.Unlock()
 	stall.Release()
 	<-carried
 	x.audit()

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/internal/serve"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -22,8 +24,8 @@ import (
 // memory even if the lower tier evicts it. Pins are not persisted: a restart ends them. An
 // object that turns out to be corrupt is unpinned.
 type pins struct {
-	*catalog
-	sessions *sessions // read objects into memory
+	cat      *catalog.Catalog
+	sessions *serve.Sessions // read objects into memory
 
 	// Guarded by the store's lock.
 	pinned  map[*objects.Object]*pin // by object
@@ -68,8 +70,8 @@ type PinInfo struct {
 	By      string
 }
 
-func newPins(c *catalog, s *sessions) *pins {
-	return &pins{catalog: c, sessions: s, pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
+func newPins(c *catalog.Catalog, s *serve.Sessions) *pins {
+	return &pins{cat: c, sessions: s, pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
 }
 
 // Pin keeps the objects of a key in memory for a time, or renews their pins. Objects that
@@ -98,9 +100,9 @@ var errBelow = fmt.Errorf("it lies in the lower tier only: %w", tier.ErrUnavaila
 
 // tryPin pins all objects of a key that are in memory, or none.
 func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
-	pins.mu.Lock()
-	defer pins.mu.Unlock()
-	if pins.closed {
+	pins.cat.Mu.Lock()
+	defer pins.cat.Mu.Unlock()
+	if pins.cat.Closed {
 		return nil, tier.ErrUnavailable
 	}
 	found, pending := pins.keyedLocked(&q.Key)
@@ -119,7 +121,7 @@ func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
 	if err := pins.mayPinLocked(found); err != nil {
 		return nil, err
 	}
-	end := pins.cfg.Now().Add(q.TTL)
+	end := pins.cat.Config.Now().Add(q.TTL)
 	var list []PinInfo
 	for _, o := range found {
 		if !q.Dry {
@@ -138,14 +140,14 @@ func (pins *pins) keyedLocked(key *[32]byte) (found []*objects.Object, pending b
 		switch {
 		case o.Fill != nil:
 			pending = true
-		case pins.objects.Names.Promotable(o):
+		case pins.cat.Objects.Names.Promotable(o):
 			found = append(found, o)
 		}
 	}
-	if o := pins.objects.Names.Segments.Find(key); o != nil {
+	if o := pins.cat.Objects.Names.Segments.Find(key); o != nil {
 		add(o)
 	}
-	for o := pins.objects.Names.Checkpoints.Find(key); o != nil; o = o.Sibling {
+	for o := pins.cat.Objects.Names.Checkpoints.Find(key); o != nil; o = o.Sibling {
 		add(o)
 	}
 	return found, pending
@@ -160,16 +162,16 @@ type lowerEntry struct {
 
 // belowLocked finds the readable entries of a key in the lower tier.
 func (pins *pins) belowLocked(key *[32]byte) (found []lowerEntry) {
-	if pins.cfg.Lower == nil {
+	if pins.cat.Config.Lower == nil {
 		return nil
 	}
 	for _, kind := range [...]tier.CheckpointKind{0, tier.Exact, tier.Rows, tier.Spliced} {
-		e := pins.objects.Below.Entry(tier.Name{Kind: kind, Key: *key})
-		if e == nil || pins.objects.Below.Deleting[e.Name] > 0 {
+		e := pins.cat.Objects.Below.Entry(tier.Name{Kind: kind, Key: *key})
+		if e == nil || pins.cat.Objects.Below.Deleting[e.Name] > 0 {
 			continue
 		}
-		t := pins.objects.Tenants[e.Tenant]
-		if p := pins.registered(e.Fingerprint); p != nil && t != nil {
+		t := pins.cat.Objects.Tenants[e.Tenant]
+		if p := pins.cat.Registered(e.Fingerprint); p != nil && t != nil {
 			found = append(found, lowerEntry{*e, p, t})
 		}
 	}
@@ -184,7 +186,7 @@ func (pins *pins) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinI
 		if err := pins.fitsPinsLocked(e.Name, e.tenant, n, n); err != nil {
 			return nil, err
 		}
-		list = append(list, PinInfo{e.Name, e.profile.ID, e.tenant.ID, n, pins.cfg.Now().Add(q.TTL), q.By})
+		list = append(list, PinInfo{e.Name, e.profile.ID, e.tenant.ID, n, pins.cat.Config.Now().Add(q.TTL), q.By})
 	}
 	return list, nil
 }
@@ -192,9 +194,9 @@ func (pins *pins) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinI
 // pagesInMemoryLocked returns the bytes that an entry and its ancestors take in memory.
 func (pins *pins) pagesInMemoryLocked(e *lowerEntry) int64 {
 	if e.Kind != 0 {
-		return pins.chainPagesLocked(&e.Entry, e.profile, e.tenant)
+		return pins.cat.ChainPagesLocked(&e.Entry, e.profile, e.tenant)
 	}
-	return pins.objects.Memory.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
+	return pins.cat.Objects.Memory.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
 }
 
 // mayPinLocked checks that objects may be pinned in addition to the existing pins.
@@ -224,7 +226,7 @@ func (pins *pins) mayPinLocked(list []*objects.Object) error {
 // parameter bytes is the number of bytes that the object takes of its pool, and the
 // parameter charge is the number that it takes of the tenant's quota.
 func (pins *pins) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
-	p := pins.objects.Pools[objects.PoolNumber(n.Kind)]
+	p := pins.cat.Objects.Pools[objects.PoolNumber(n.Kind)]
 	if most := p.Budget / pinShare; pins.held[p.Number]+bytes > most {
 		return fmt.Errorf("pin %v: %d bytes beside %d that are pinned, pins may take %d of the %s pool: %w",
 			n, bytes, pins.held[p.Number], most, p.Name, tier.ErrFull)
@@ -255,8 +257,8 @@ func (pins *pins) setPinLocked(o *objects.Object, until time.Time, by string) {
 			delete(pins.pinned, o)
 			pins.held[o.Pool.Number] -= p.bytes
 			pins.charged[o.Tenant.ID] -= p.charge
-			pins.objects.Deadlines.Remove(&p.until)
-			pins.objects.Unuse(o)
+			pins.cat.Objects.Deadlines.Remove(&p.until)
+			pins.cat.Objects.Unuse(o)
 		}
 		return
 	}
@@ -266,24 +268,24 @@ func (pins *pins) setPinLocked(o *objects.Object, until time.Time, by string) {
 		pins.pinned[o] = p
 		pins.held[o.Pool.Number] += p.bytes
 		pins.charged[o.Tenant.ID] += p.charge
-		pins.objects.Use(o)
+		pins.cat.Objects.Use(o)
 	}
 	p.by = by
-	pins.objects.Deadlines.Remove(&p.until)
-	p.until = deadline.Deadline[any]{At: until, Order: pins.leaseIDs.Add(1), Of: p}
-	pins.objects.Deadlines.Add(&p.until)
+	pins.cat.Objects.Deadlines.Remove(&p.until)
+	p.until = deadline.Deadline[any]{At: until, Order: pins.cat.LeaseIDs.Add(1), Of: p}
+	pins.cat.Objects.Deadlines.Add(&p.until)
 }
 
 // sweepPins removes pins of objects that are known to be corrupt. No lookup finds such an
 // object, and a client that computes it again needs its room and name.
 func (pins *pins) sweepPins() {
-	pins.mu.Lock()
-	defer pins.mu.Unlock()
-	if pins.corrupt == pins.counters.CorruptInMemory {
+	pins.cat.Mu.Lock()
+	defer pins.cat.Mu.Unlock()
+	if pins.corrupt == pins.cat.Counters.CorruptInMemory {
 		return
 	}
-	pins.corrupt = pins.counters.CorruptInMemory
-	pins.endPinsLocked(func(o *objects.Object) bool { return !pins.objects.Names.Promotable(o) })
+	pins.corrupt = pins.cat.Counters.CorruptInMemory
+	pins.endPinsLocked(func(o *objects.Object) bool { return !pins.cat.Objects.Names.Promotable(o) })
 }
 
 // endPinsLocked removes the pins of the objects that match.
@@ -298,10 +300,10 @@ func (pins *pins) endPinsLocked(which func(*objects.Object) bool) {
 // bring reads the objects of a query from the lower tier into memory and keeps them there
 // until the caller calls the returned function release.
 func (pins *pins) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
-	pins.mu.Lock()
+	pins.cat.Mu.Lock()
 	entries := pins.belowLocked(&q.Key)
 	_, err = pins.wouldPinLocked(q, entries)
-	pins.mu.Unlock()
+	pins.cat.Mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -344,8 +346,8 @@ func (e *lowerEntry) read(ctx context.Context, c *Session) error {
 // Unpin removes the pins of a key and returns them. If the parameter dry is true, it only
 // returns them. The error is ErrGone if the key has no pin.
 func (pins *pins) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
-	pins.mu.Lock()
-	defer pins.mu.Unlock()
+	pins.cat.Mu.Lock()
+	defer pins.cat.Mu.Unlock()
 	var list []PinInfo
 	for o, p := range pins.pinned {
 		if o.Key == key {
@@ -364,11 +366,11 @@ func (pins *pins) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 
 // Pins lists all pins by key.
 func (pins *pins) Pins() []PinInfo {
-	pins.mu.Lock()
-	defer pins.mu.Unlock()
+	pins.cat.Mu.Lock()
+	defer pins.cat.Mu.Unlock()
 	list := make([]PinInfo, 0, len(pins.pinned))
 	for o, p := range pins.pinned {
-		if pins.objects.Names.Promotable(o) { // otherwise the next sweep removes it
+		if pins.cat.Objects.Names.Promotable(o) { // otherwise the next sweep removes it
 			list = append(list, p.info())
 		}
 	}

@@ -129,13 +129,13 @@ func TestWhatIsCorruptIsPinnedNoMore(t *testing.T) {
 		b.must(err)
 	}
 	corrupt := func(find func(*[32]byte) *objects.Object, key [32]byte) {
-		b.cat.mu.Lock()
-		defer b.cat.mu.Unlock()
-		b.cat.objects.MarkCorrupt(find(&key))
+		b.cat.Mu.Lock()
+		defer b.cat.Mu.Unlock()
+		b.cat.Objects.MarkCorrupt(find(&key))
 	}
 	b.publish(c, p)
 	pin(p.key)
-	corrupt(b.cat.objects.Names.Segments.Find, p.key)
+	corrupt(b.cat.Objects.Names.Segments.Find, p.key)
 	b.publish(c, p)
 	b.must(b.Evict(p.key))
 	b.publish(c, p)
@@ -154,7 +154,7 @@ func TestWhatIsCorruptIsPinnedNoMore(t *testing.T) {
 	}
 	root, leaf := b.saveQuery(1, 40, 0, tier.Exact).Hash, b.saveQuery(1, 80, 40, tier.Exact).Hash
 	pin(leaf)
-	corrupt(b.cat.objects.Names.Checkpoints.Find, root)
+	corrupt(b.cat.Objects.Names.Checkpoints.Find, root)
 	b.Sweep()
 	list := b.wants(b.Checkpoints(CheckpointFilter{}, nil, 10))
 	if list[0].Key != leaf { // which goes first

@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -125,15 +126,20 @@ func TestPromotedSegmentIsHeldForItsWaiters(t *testing.T) {
 	x.wantOnDisk(p)
 }
 
-// stopWaiter is the first half of an AwaitAcquire; what it answers does the rest.
+// stopWaiter starts a promotion and waits for it, as AwaitAcquire does; what it answers leases
+// what has arrived.
 func (x *twoTiers) stopWaiter(p piece) func() []Acquired {
 	x.Helper()
-	q := x.acquireQuery(p)
-	r, err := x.c.reader(q.Profile, q.Tenant, q.Rank, 0)
-	x.must(err)
-	rows, waits := r.acquireNow(q, nil, true)
+	x.cat.Mu.Lock()
+	flight := x.move.Promotions.PromoteLocked(move.Wanted{Name: tier.Name{Key: p.key}, Profile: x.profileOfLocked(), Tenant: x.cat.Objects.Tenants[tenantA], Urgent: true})
+	flight.Join()
+	x.cat.Mu.Unlock()
 	return func() []Acquired {
-		r.acquireAfter(x.ctx, q, rows, waits)
+		rows, err := x.c.Acquire(x.acquireQuery(p), nil)
+		x.must(err)
+		x.cat.Mu.Lock()
+		x.cat.Objects.Unuse(flight.Arrived())
+		x.cat.Mu.Unlock()
 		return rows
 	}
 }
@@ -365,10 +371,10 @@ func TestPromotionWaitsForRoom(t *testing.T) {
 	x.sink(disk)
 	x.publish(x.c, dirty)
 	a := x.await(x.ctx, 1, disk)
-	if n := x.carry(); n != 1 || x.promotions.engine.Parked() != 1 {
-		t.Fatalf("%d promotions had their turn, %d wait for room", n, x.promotions.engine.Parked())
+	if n := x.carry(); n != 1 || x.move.Promotions.Engine.Parked() != 1 {
+		t.Fatalf("%d promotions had their turn, %d wait for room", n, x.move.Promotions.Engine.Parked())
 	}
-	x.cat.launch()
+	x.cat.Launch()
 	if pool := x.Pools()[0]; pool.DemotingBytes == 0 {
 		t.Fatalf("DemotingBytes %v, want other than 0", pool.DemotingBytes)
 	}
@@ -421,11 +427,11 @@ func TestPromotionsAreBounded(t *testing.T) {
 		t.Fatalf("Promoting %v, want 5; PromotionsBusy %v, want 2", n.Promoting, n.PromotionsBusy)
 	}
 	a := x.await(x.ctx, 5, ps[:5]...)
-	x.cat.mu.Lock()
-	if n := x.promotions.engine.Bytes(); n > x.cat.cfg.PromoteBytes || n == 0 {
-		t.Errorf("%d bytes are read into at once, bound %d", n, x.cat.cfg.PromoteBytes)
+	x.cat.Mu.Lock()
+	if n := x.move.Promotions.Engine.Bytes(); n > x.cat.Config.PromoteBytes || n == 0 {
+		t.Errorf("%d bytes are read into at once, bound %d", n, x.cat.Config.PromoteBytes)
 	}
-	x.cat.mu.Unlock()
+	x.cat.Mu.Unlock()
 	close(x.tier.stall)
 	for i, row := range x.end(a) {
 		x.wantBytes(ps[i], row)

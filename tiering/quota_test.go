@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -23,7 +24,7 @@ func TestQuotaCountsThePagesThatAreHeld(t *testing.T) {
 			t.Fatalf("a segment of %d bytes", p.layout.Bytes)
 		}
 		b.publish(c, p)
-		if held := b.cat.objects.Memory.Pages.UsedBytes(); held > limit {
+		if held := b.cat.Objects.Memory.Pages.UsedBytes(); held > limit {
 			t.Fatalf("%d segments of %d bytes hold %d bytes of pages under a quota of %d", i+1, p.layout.Bytes, held, limit)
 		}
 	}
@@ -60,7 +61,7 @@ func TestQuotaCountsNodesWithoutPages(t *testing.T) {
 				t.Fatalf("%d nodes are held under a quota of %d bytes", n, limit)
 			}
 		}
-		for _, o := range b.cat.objects.Table.Places() {
+		for _, o := range b.cat.Objects.Table.Places() {
 			if o != nil && o.Phase == objects.Stripped && o.PageBytes == 0 {
 				stripped++
 			}
@@ -113,16 +114,16 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 			x.sink(x.mid(i, 64, 8))
 		}
 		p0 := x.mid(0, 64, 8)
-		tenant := x.cat.objects.Tenants[tenantA]
+		tenant := x.cat.Objects.Tenants[tenantA]
 		tenant.QuotaBytes = x.below(p0) + p0.charge()
 		return x, tenant
 	}
 	x, tenant := over()
 	steps := 1
 	trim := func() error {
-		x.cat.mu.Lock()
-		defer x.cat.mu.Unlock()
-		return x.evictor.trimTenantLocked(tenant)
+		x.cat.Mu.Lock()
+		defer x.cat.Mu.Unlock()
+		return x.move.Evictor.TrimTenantLocked(tenant)
 	}
 	for ; errors.Is(trim(), objects.ErrAgain); steps++ {
 		if n := len(x.tier.entries); n != 4-steps {
@@ -135,13 +136,13 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 
 	x, _ = over()
 	p := x.mid(9, 64, 8)
-	o := &objects.Object{Profile: x.profileState(), Tenant: x.cat.objects.Tenants[tenantA], Pool: x.cat.objects.Pools[objects.PublicPool], Spec: p.spec}
+	o := &objects.Object{Profile: x.profileState(), Tenant: x.cat.Objects.Tenants[tenantA], Pool: x.cat.Objects.Pools[objects.PublicPool], Spec: p.spec}
 	o.Begin, o.End = p.spec.Interior()
 	o.End += o.Begin
-	x.cat.objects.Memory.Measure(o)
-	x.cat.mu.Lock()
-	err := x.evictor.makeRoomLocked(o, spared{})
-	x.cat.mu.Unlock()
+	x.cat.Objects.Memory.Measure(o)
+	x.cat.Mu.Lock()
+	err := x.move.Evictor.MakeRoomLocked(o, move.Spared{})
+	x.cat.Mu.Unlock()
 	if n := len(x.tier.entries); n != 3 || !errors.Is(err, objects.ErrAgain) {
 		t.Errorf("room for a segment in one step: %v, %d entries are left, want 3 and another step", err, n)
 	}
@@ -286,7 +287,7 @@ func TestPromotionUnderATightQuotaKeepsItsEntryWhileAnotherIsRead(t *testing.T) 
 // sinkBelowQuota puts an entry below without room for both copies.
 func (x *twoTiers) sinkBelowQuota(p piece) {
 	x.Helper()
-	t := x.cat.objects.Tenants[tenantA]
+	t := x.cat.Objects.Tenants[tenantA]
 	was := t.QuotaBytes
 	t.QuotaBytes = 1 << 40
 	x.sink(p)
@@ -315,7 +316,7 @@ func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
 	for i := range 4 {
 		x.sink(x.mid(i, 64, 8))
 	}
-	x.cat.objects.Tenants[tenantA].QuotaBytes = 2*disk + 5
+	x.cat.Objects.Tenants[tenantA].QuotaBytes = 2*disk + 5
 	x.Sweep()
 	x.audit()
 	if got := x.tier.Used(tenantA); got != 2*disk {
@@ -366,8 +367,8 @@ func TestBudgetsMoveBetweenPools(t *testing.T) {
 	}{
 		"more than the arena": {Budgets{Public: 8 << 20, Private: 9 << 20}, tier.ErrUnavailable},
 		"nothing":             {Budgets{Public: 16 << 20}, tier.ErrInvalid},
-		"a negative quota":    {Budgets{8 << 20, 8 << 20, map[tier.TenantID]int64{tenantA: -1}}, tier.ErrInvalid},
-		"a quota of nobody":   {Budgets{8 << 20, 8 << 20, map[tier.TenantID]int64{99: 1 << 20}}, tier.ErrInvalid},
+		"a negative quota":    {Budgets{Public: 8 << 20, Private: 8 << 20, Quotas: map[tier.TenantID]int64{tenantA: -1}}, tier.ErrInvalid},
+		"a quota of nobody":   {Budgets{Public: 8 << 20, Private: 8 << 20, Quotas: map[tier.TenantID]int64{99: 1 << 20}}, tier.ErrInvalid},
 	} {
 		b.wantErr(b.SetBudgets(bad.b), bad.want)
 		if got := b.Budgets(); got.Public != page {

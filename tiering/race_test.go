@@ -145,8 +145,8 @@ func (x *crowdTest) run(rounds int) {
 	watchers.Wait()
 	x.audit()
 	for _, p := range x.Pools() {
-		if x.cat.cfg.Lower == nil && p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes != 0 {
-			x.Errorf("bytes held by nobody: x.cfg.Lower %v, want other than nil; PendingBytes+p.LeasedBytes+p.QuarantinedBytes %v, want 0", x.cat.cfg.Lower, p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes)
+		if x.cat.Config.Lower == nil && p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes != 0 {
+			x.Errorf("bytes held by nobody: x.cfg.Lower %v, want other than nil; PendingBytes+p.LeasedBytes+p.QuarantinedBytes %v, want 0", x.cat.Config.Lower, p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes)
 		}
 	}
 }

@@ -105,12 +105,12 @@ func TestReadAheadIsBounded(t *testing.T) {
 // push2 has segments written without dropping them.
 func (x *twoTiers) push2(ps []piece) {
 	x.Helper()
-	x.cat.mu.Lock()
+	x.cat.Mu.Lock()
 	for _, p := range ps {
-		_ = x.writes.wantLocked(x.cat.objects.Names.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
+		_ = x.move.Writes.WantLocked(x.cat.Objects.Names.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
 	}
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll()
 }
 
@@ -181,8 +181,8 @@ func TestHitsThatNobodyTakesUpAreDropped(t *testing.T) {
 	if n := x.carry(); n != 1 {
 		t.Fatalf("%d promotions", n)
 	}
-	if x.promotions.hints.Len() != 0 {
-		t.Fatalf("%d hits wait for ever", x.promotions.hints.Len())
+	if x.move.Promotions.Hints.Len() != 0 {
+		t.Fatalf("%d hits wait for ever", x.move.Promotions.Hints.Len())
 	}
 }
 
@@ -193,9 +193,9 @@ func TestReadAheadThatIsAskedForIsUsed(t *testing.T) {
 	x.publish(x.c, two)
 	x.push()
 	x.askFor(one, two)
-	x.cat.mu.Lock()
-	x.promotions.readAheadLocked() // the first waits in the line
-	x.cat.mu.Unlock()
+	x.cat.Mu.Lock()
+	x.move.Promotions.ReadAheadLocked() // the first waits in the line
+	x.cat.Mu.Unlock()
 	x.try(one)
 	x.audit()
 	x.carry()

@@ -11,7 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/costs"
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -19,8 +21,8 @@ import (
 
 // registry is the part of a store that knows the profiles of its clients.
 type registry struct {
-	*catalog
-	evictor *evictor
+	cat     *catalog.Catalog
+	evictor *move.Evictor
 
 	parts       *plan.Parts
 	profileMu   sync.Mutex // held while a profile is added; locked before the store's lock
@@ -40,12 +42,12 @@ func (reg *registry) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 		return id, nil
 	}
 	id := reg.profileTop + 1
-	ps := objects.NewProfile(plan.NewGeometry(p, id, int64(reg.cfg.PageBytes), reg.parts), id, reg.cfg.Cost)
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	known := *reg.profiles.Load()
+	ps := objects.NewProfile(plan.NewGeometry(p, id, int64(reg.cat.Config.PageBytes), reg.parts), id, reg.cat.Config.Cost)
+	reg.cat.Mu.Lock()
+	defer reg.cat.Mu.Unlock()
+	known := *reg.cat.Profiles.Load()
 	next := slices.Clone(known)
-	if len(next) >= reg.cfg.MaxProfiles {
+	if len(next) >= reg.cat.Config.MaxProfiles {
 		i := slices.IndexFunc(next, reg.forgettableLocked)
 		if i < 0 {
 			return 0, fmt.Errorf("profile %q: %d are registered and in use: %w", p.Identity().Model, len(next), tier.ErrBusy)
@@ -56,15 +58,15 @@ func (reg *registry) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 	reg.profileTop = id
 	ps.Uses = 1
 	next = append(next, ps)
-	reg.profiles.Store(&next)
+	reg.cat.Profiles.Store(&next)
 	return ps.ID, nil
 }
 
 // reuseProfile counts a use of a profile that is already registered, and reports whether it is.
 func (reg *registry) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	ps := reg.registered(p.Fingerprint())
+	reg.cat.Mu.Lock()
+	defer reg.cat.Mu.Unlock()
+	ps := reg.cat.Registered(p.Fingerprint())
 	if ps == nil {
 		return 0, false
 	}
@@ -74,7 +76,7 @@ func (reg *registry) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
 
 // RegisteredProfile returns the profile of a fingerprint, nil if it is not registered.
 func (reg *registry) RegisteredProfile(fp profile.Fingerprint) *profile.Profile {
-	if ps := reg.registered(fp); ps != nil {
+	if ps := reg.cat.Registered(fp); ps != nil {
 		return ps.Profile
 	}
 	return nil
@@ -83,9 +85,9 @@ func (reg *registry) RegisteredProfile(fp profile.Fingerprint) *profile.Profile 
 // ReleaseProfile ends one use that AddProfile counted. The profile and its objects stay
 // until another profile needs the slot.
 func (reg *registry) ReleaseProfile(id tier.ProfileID) {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	ps, err := reg.profile(id)
+	reg.cat.Mu.Lock()
+	defer reg.cat.Mu.Unlock()
+	ps, err := reg.cat.Profile(id)
 	if err != nil || ps.Uses <= 0 {
 		panic(fmt.Sprintf("tiering: release of profile %d, which is not in use", id))
 	}
@@ -105,31 +107,31 @@ const mostReclaimed = 3
 func (reg *registry) ReclaimProfile(ctx context.Context) {
 	reg.reclaimMu.Lock() // one at a time, each for a waiting request
 	defer reg.reclaimMu.Unlock()
-	reg.mu.Lock()
+	reg.cat.Mu.Lock()
 	var unused []*objects.Profile
-	for _, ps := range *reg.profiles.Load() {
+	for _, ps := range *reg.cat.Profiles.Load() {
 		if ps.Uses == 0 {
 			unused = append(unused, ps)
 		}
 	}
 	slices.SortFunc(unused, func(a, b *objects.Profile) int { return cmp.Compare(a.Left, b.Left) })
-	reg.mu.Unlock()
+	reg.cat.Mu.Unlock()
 	for _, ps := range unused[:min(len(unused), mostReclaimed)] {
 		if reg.reclaim(ctx, ps) {
 			break
 		}
 	}
-	reg.launch()
+	reg.cat.Launch()
 }
 
 // reclaim evicts the evictable objects of a profile and reports whether it has none left.
 func (reg *registry) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 	for shard := 0; shard < index.Shards && ctx.Err() == nil; shard++ {
-		for _, m := range [...]*index.Map[objects.Object]{reg.objects.Names.Segments, reg.objects.Names.Checkpoints} {
-			reg.mu.Lock()
+		for _, m := range [...]*index.Map[objects.Object]{reg.cat.Objects.Names.Segments, reg.cat.Objects.Names.Checkpoints} {
+			reg.cat.Mu.Lock()
 			found := m.Sorted(shard, nil)
-			reg.mu.Unlock()
-			reg.mu.Each(len(found), holdRows, func(i int) {
+			reg.cat.Mu.Unlock()
+			reg.cat.Mu.Each(len(found), catalog.HoldRows, func(i int) {
 				for o := m.Find(&found[i].Key); o != nil && ps.Uses == 0; {
 					next := o.Sibling
 					reg.evictUpLocked(o, ps)
@@ -138,17 +140,17 @@ func (reg *registry) reclaim(ctx context.Context, ps *objects.Profile) (free boo
 			})
 		}
 	}
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
+	reg.cat.Mu.Lock()
+	defer reg.cat.Mu.Unlock()
 	return reg.forgettableLocked(ps)
 }
 
 // evictUpLocked evicts an object of a profile, if it is evictable. It then does the same
 // with its parent, and so on, while no other object extends the parent.
 func (reg *registry) evictUpLocked(o *objects.Object, ps *objects.Profile) {
-	for n := 0; n < holdRows && o != nil && o.Profile == ps && o.Ranked == objects.Candidate && o.Children == 0; n++ {
+	for n := 0; n < catalog.HoldRows && o != nil && o.Profile == ps && o.Ranked == objects.Candidate && o.Children == 0; n++ {
 		up := o.Parent
-		reg.evictor.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
+		reg.evictor.EvictLocked(only{o.Pool.Evict, o.ID}, move.ForRoom, nil)
 		o = up
 	}
 }
@@ -172,7 +174,7 @@ func (reg *registry) forgettableLocked(ps *objects.Profile) bool {
 
 // Profile returns a registered profile.
 func (reg *registry) Profile(id tier.ProfileID) (*profile.Profile, bool) {
-	ps, err := reg.profile(id)
+	ps, err := reg.cat.Profile(id)
 	if err != nil {
 		return nil, false
 	}
@@ -181,7 +183,7 @@ func (reg *registry) Profile(id tier.ProfileID) (*profile.Profile, bool) {
 
 // FindProfile returns the registered profile of a fingerprint. It takes no lock.
 func (reg *registry) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profile.Profile, bool) {
-	ps := reg.registered(f)
+	ps := reg.cat.Registered(f)
 	if ps == nil {
 		return 0, nil, false
 	}
@@ -191,7 +193,7 @@ func (reg *registry) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profil
 // Prefill returns the predicted cost of computing tokens, and whether it was measured. The
 // cost is zero for a profile that is not registered. It takes no lock.
 func (reg *registry) Prefill(id tier.ProfileID) (predicted cost.Prefill, measured bool) {
-	ps, err := reg.profile(id)
+	ps, err := reg.cat.Profile(id)
 	if err != nil {
 		return cost.Prefill{}, false
 	}
@@ -209,7 +211,7 @@ type ProfileCosts struct {
 // Costs lists the costs of all profiles.
 func (reg *registry) Costs() []ProfileCosts {
 	var list []ProfileCosts
-	for _, p := range *reg.profiles.Load() {
+	for _, p := range *reg.cat.Profiles.Load() {
 		list = append(list, ProfileCosts{p.ID, p.Fingerprint(), p.Model, p.Costs.Snapshot()})
 	}
 	return list
@@ -217,7 +219,7 @@ func (reg *registry) Costs() []ProfileCosts {
 
 // Learned returns the costs of a profile; ErrInvalid if it is not registered.
 func (reg *registry) Learned(id tier.ProfileID) (*costs.Learned, error) {
-	p, err := reg.profile(id)
+	p, err := reg.cat.Profile(id)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +228,7 @@ func (reg *registry) Learned(id tier.ProfileID) (*costs.Learned, error) {
 
 // ProfileOf returns a registered profile; nil if there is none with this id.
 func (reg *registry) ProfileOf(id tier.ProfileID) *profile.Profile {
-	p, err := reg.profile(id)
+	p, err := reg.cat.Profile(id)
 	if err != nil {
 		return nil
 	}
@@ -236,7 +238,7 @@ func (reg *registry) ProfileOf(id tier.ProfileID) *profile.Profile {
 // CostModel returns the current cost predictions for a profile's engines and links. The
 // result is never modified.
 func (reg *registry) CostModel(id tier.ProfileID) (*cost.Model, error) {
-	p, err := reg.profile(id)
+	p, err := reg.cat.Profile(id)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +248,7 @@ func (reg *registry) CostModel(id tier.ProfileID) (*cost.Model, error) {
 // Geometry returns the locations of the parts of a registered profile's objects, and the
 // lengths of the results of plans.
 func (reg *registry) Geometry(id tier.ProfileID) (*plan.Geometry, error) {
-	p, err := reg.profile(id)
+	p, err := reg.cat.Profile(id)
 	if err != nil {
 		return nil, err
 	}

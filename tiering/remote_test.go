@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -304,7 +305,7 @@ func TestFetchesThatFail(t *testing.T) {
 			x.far.lie, x.far.spoil, x.far.renumber, x.far.gone, x.far.unread, x.far.unfound = nil, nil, false, false, nil, nil
 			x.far.hint = tier.Hint{}
 			x.far.hint.BytesPerSecond, x.far.hint.Latency = farBytes, time.Microsecond
-			x.clock.advance(answerTTL)
+			x.clock.advance(move.AnswerTTL)
 			x.Sweep()
 			if name == "wrong hint" {
 				x.far.home.publish(x.far.home.NewSession("far"), p)
@@ -332,7 +333,7 @@ func TestFetchThatHangs(t *testing.T) {
 	go func() { defer close(done); x.seekAll() }()
 	x.until("it is asked for", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.finds == 1 })
 	x.audit()
-	x.clock.advance(x.cat.cfg.FindTTL)
+	x.clock.advance(x.cat.Config.FindTTL)
 	x.Sweep() // nobody answers in time
 	<-done
 	if got := x.status(p); got.Status != tier.StatusMiss || x.Counters().Beyond.Finds[transfer.Unavailable] != 1 {
@@ -340,7 +341,7 @@ func TestFetchThatHangs(t *testing.T) {
 	}
 	x.far.deaf = nil
 	x.far.stall = make(chan struct{})
-	x.clock.advance(answerTTL)
+	x.clock.advance(move.AnswerTTL)
 	x.Sweep()
 	b := x.awaitFar(x.ctx, x.c, 1, p)
 	x.seekAll()
@@ -349,7 +350,7 @@ func TestFetchThatHangs(t *testing.T) {
 	go func() { defer close(done); x.fetchAll() }()
 	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
 	x.audit()
-	x.clock.advance(x.cat.cfg.FillTTL)
+	x.clock.advance(x.cat.Config.FillTTL)
 	x.Sweep()
 	if row := x.end(b)[0]; row.Hit || row.Promoting || row.Reason != tier.ReasonAborted {
 		t.Fatalf("%+v", row)
@@ -387,7 +388,7 @@ func TestPublishedWhileItIsLookedFor(t *testing.T) {
 	if x.fetchAll() != 0 {
 		t.Fatal("it is fetched although it is here")
 	}
-	x.clock.advance(answerTTL)
+	x.clock.advance(move.AnswerTTL)
 	x.Sweep()
 	if x.far.open != 0 {
 		t.Fatal("what was found is kept")
@@ -410,7 +411,7 @@ func TestFetchIsRemovedByAnOperator(t *testing.T) {
 	if row := x.end(a)[0]; row.Hit || row.Reason != tier.ReasonAborted {
 		t.Fatalf("%+v", row)
 	}
-	x.cat.launch()
+	x.cat.Launch()
 	x.wantUsed(0, 0)
 }
 
@@ -419,7 +420,7 @@ func TestFetchIsRemovedByAnOperator(t *testing.T) {
 func TestFetchWithinTheQuota(t *testing.T) {
 	probe := newBench(t, hybrid(1))
 	probe.publish(probe.NewSession("c"), probe.mid(1, 64, 8))
-	quota := probe.cat.objects.Tenants[tenantA].Total() * 3 / 2
+	quota := probe.cat.Objects.Tenants[tenantA].Total() * 3 / 2
 	x := newApart(t, hybrid(1), readAhead, func(c *Config) { c.Tenants[0].QuotaBytes = quota })
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.keep(p, q)
@@ -584,7 +585,7 @@ func TestNearerPrefixIsAnsweredWhereTheFartherIsNotWorthIt(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	// Between what 16 and what 32 tokens take to compute.
-	m := x.cat.objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.cat.objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
+	m := x.cat.Objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.cat.Objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
 	millis := (m.Marginal(16, 32) + m.Marginal(0, 32)) / 2
 	x.far.hint.Latency = time.Duration(millis * float64(time.Millisecond))
 	if r := match(); r.PrefixTokens != 16 || r.PrefixPlace != tier.PlaceDRAM {
@@ -612,7 +613,7 @@ func (m *mapTier) forgetAll() {
 
 func (b *bench) profileOf() *objects.Profile {
 	b.Helper()
-	p, err := b.Store.cat.profile(b.id)
+	p, err := b.Store.cat.Profile(b.id)
 	b.must(err)
 	return p
 }

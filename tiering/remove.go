@@ -7,6 +7,8 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
@@ -18,10 +20,10 @@ const discardRows = objects.EvictRows
 // removals is the part of a store that removes objects from memory and the lower tier. It has
 // no state.
 type removals struct {
-	*catalog
+	cat        *catalog.Catalog
 	pins       *pins
-	writes     *writes
-	promotions *promotions
+	writes     *move.Writes
+	promotions *move.Promotions
 }
 
 // Evict removes a segment of any tenant from memory and the lower tier, which may take
@@ -39,7 +41,7 @@ func (rmv *removals) Evict(key profile.SegmentKey) (err error) {
 // read into memory, pinned, or extended by another object. Discard holds the lock for a few
 // objects at a time, so that clients are served meanwhile. It stops when ctx ends.
 func (rmv *removals) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
-	turns := rmv.mu.Turns()
+	turns := rmv.cat.Mu.Turns()
 	var began [discardRows]discarding
 	for first := 0; first < len(list) && ctx.Err() == nil; {
 		some := list[first:min(first+discardRows, len(list))]
@@ -76,7 +78,7 @@ type discarding struct {
 func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 	if w.Kind == 0 {
 		d.held, d.err = rmv.removeLocked(w.Name)
-		d.below = d.err == nil && rmv.cfg.Lower != nil
+		d.below = d.err == nil && rmv.cat.Config.Lower != nil
 		return d
 	}
 	o, e, err := rmv.leafLocked(w)
@@ -90,16 +92,16 @@ func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 		d.parent = o.Parent.Label()
 	}
 	if o != nil {
-		rmv.objects.Records.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
-		rmv.objects.Unlink(o, tier.ReasonRemoved)
+		rmv.cat.Objects.Records.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		rmv.cat.Objects.Unlink(o, tier.ReasonRemoved)
 		d.held = true
 	}
-	if rmv.cfg.Lower != nil && (o != nil || e != nil) {
-		_, coming := rmv.writes.beginDeletionLocked(w.Name)
+	if rmv.cat.Config.Lower != nil && (o != nil || e != nil) {
+		_, coming := rmv.writes.BeginDeletionLocked(w.Name)
 		d.held, d.below = d.held || coming, true
 	}
 	if d.held || e != nil {
-		rmv.counters.Removed++
+		rmv.cat.Counters.Removed++
 	}
 	return d
 }
@@ -110,17 +112,17 @@ func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 // loses the child too.
 func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
-	t := rmv.objects.Tenants[w.Tenant]
-	if p := rmv.registered(w.Fingerprint); p != nil && t != nil {
-		o = rmv.objects.Names.Checkpoint(&w.Key, w.Kind, p, t)
+	t := rmv.cat.Objects.Tenants[w.Tenant]
+	if p := rmv.cat.Registered(w.Fingerprint); p != nil && t != nil {
+		o = rmv.cat.Objects.Names.Checkpoint(&w.Key, w.Kind, p, t)
 	}
-	if rmv.cfg.Lower != nil && rmv.objects.Below.Deleting[w.Name] == 0 {
-		if e = rmv.objects.Below.Entry(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
+	if rmv.cat.Config.Lower != nil && rmv.cat.Objects.Below.Deleting[w.Name] == 0 {
+		if e = rmv.cat.Objects.Below.Entry(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
 			e = nil // the entry has the name but another tenant or profile
 		}
 	}
 	switch {
-	case rmv.promotions.promotionLocked(w.Name) != nil:
+	case rmv.promotions.PromotionLocked(w.Name) != nil:
 		return nil, nil, busy("being read into memory")
 	case o != nil && o.Fill != nil:
 		return nil, nil, busy("being filled")
@@ -129,7 +131,7 @@ func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry,
 	case o != nil && o.Children > 0, e != nil && e.Children > 0:
 		return nil, nil, busy("extended by others")
 	}
-	for _, other := range rmv.writes.byName[w.Name] {
+	for _, other := range rmv.writes.ByName[w.Name] {
 		if other.Tenant != t || other.Profile.Fingerprint() != w.Fingerprint {
 			return nil, nil, busy("of a name of which another one is being written")
 		}
@@ -143,8 +145,8 @@ func (rmv *removals) endDiscard(n tier.Name, d discarding) error {
 		return d.err
 	}
 	if d.below {
-		d.held = rmv.cfg.Lower.Remove(&n) || d.held
-		rmv.writes.endDeletion(n)
+		d.held = rmv.cat.Config.Lower.Remove(&n) || d.held
+		rmv.writes.EndDeletion(n)
 	}
 	if !d.held {
 		return fmt.Errorf("%v: %w", n, tier.ErrGone)
@@ -154,31 +156,31 @@ func (rmv *removals) endDiscard(n tier.Name, d discarding) error {
 
 // removeLocked removes a segment from memory and starts to remove it from the lower tier.
 // From then on no lookup finds it in the lower tier. It cannot be written to the lower tier
-// again until endDeletion is called.
+// again until EndDeletion is called.
 func (rmv *removals) removeLocked(n tier.Name) (held bool, err error) {
-	o := rmv.objects.Names.Segments.Find(&n.Key)
-	promotion := rmv.promotions.promotionLocked(n)
+	o := rmv.cat.Objects.Names.Segments.Find(&n.Key)
+	promotion := rmv.promotions.PromotionLocked(n)
 	if rmv.pins.isPinnedLocked(o) {
 		return false, fmt.Errorf("segment %x is pinned: %w", n.Key[:8], tier.ErrBusy)
 	}
-	rmv.objects.HBM.Remove(n, *rmv.profiles.Load())
+	rmv.cat.Objects.HBM.Remove(n, *rmv.cat.Profiles.Load())
 	switch {
 	case promotion != nil:
-		rmv.promotions.engine.Cancel(promotion.Flight, transfer.ErrStopped)
+		rmv.promotions.Engine.Cancel(promotion.Flight, transfer.ErrStopped)
 	case o == nil:
 	case !o.Published():
 		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
 	default:
-		rmv.objects.Records.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
-		rmv.objects.Unlink(o, tier.ReasonRemoved)
+		rmv.cat.Objects.Records.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		rmv.cat.Objects.Unlink(o, tier.ReasonRemoved)
 		held = true
 	}
-	below, coming := rmv.writes.beginDeletionLocked(n)
+	below, coming := rmv.writes.BeginDeletionLocked(n)
 	held = held || coming
 	switch {
 	case o != nil && o.Profile.Trial:
 	case held || below:
-		rmv.counters.Removed++
+		rmv.cat.Counters.Removed++
 	}
 	return held, nil
 }

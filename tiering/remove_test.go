@@ -42,7 +42,7 @@ func TestDiscardRemovesFromAllTiers(t *testing.T) {
 	if n := len(x.Segments(SegmentFilter{}, nil, 100)) + len(x.tier.entries); n != 0 {
 		t.Fatalf("%d objects are left", n)
 	}
-	if n := len(x.cat.objects.Below.Deleting); n != 0 {
+	if n := len(x.cat.Objects.Below.Deleting); n != 0 {
 		t.Fatalf("%d names count as being removed", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -26,28 +27,28 @@ func slim() profile.Identity {
 // populate publishes n checkpoints of 8 tokens, each eighth extending the one
 // before it, with pages that nobody has written yet.
 func (b *bench) populate(n int) (hashes [][32]byte) {
-	ps, err := b.Store.cat.profile(b.id)
+	ps, err := b.Store.cat.Profile(b.id)
 	b.must(err)
 	rng := rand.New(rand.NewPCG(5, 5))
 	l := ps.CheckpointParts(8)
 	now := b.clock.Now()
 	var up *objects.Object
-	b.cat.mu.Lock()
-	defer b.cat.mu.Unlock()
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
 	for i := range n {
-		o := &objects.Object{Kind: tier.Exact, Profile: ps, Tenant: b.cat.objects.Tenants[tenantA], Pool: b.cat.objects.Pools[objects.PrivatePool], End: 8, Depth: 1, Publisher: "crowd"}
+		o := &objects.Object{Kind: tier.Exact, Profile: ps, Tenant: b.cat.Objects.Tenants[tenantA], Pool: b.cat.Objects.Pools[objects.PrivatePool], End: 8, Depth: 1, Publisher: "crowd"}
 		for w := 0; w < 32; w += 8 {
 			binary.LittleEndian.PutUint64(o.Key[w:], rng.Uint64())
 		}
 		if i%8 == 7 {
 			o.Parent, o.Begin, o.End, o.Depth, o.Extends, o.ExtendsKind = up, up.End, up.End+8, up.Depth+1, up.Key, tier.Exact
 		}
-		b.cat.objects.Memory.Measure(o)
-		b.cat.objects.Memory.Allocate(o, l.Bytes)
+		b.cat.Objects.Memory.Measure(o)
+		b.cat.Objects.Memory.Allocate(o, l.Bytes)
 		o.Shares[0].Digests = make([]uint64, l.Chunks())
 		o.Created, o.Used, o.Fill = now, now, objects.NewFill(o, l)
-		b.cat.objects.Link(o)
-		b.cat.objects.Publish(o, now.Add(time.Duration(i)*time.Microsecond), decision.Filled)
+		b.cat.Objects.Link(o)
+		b.cat.Objects.Publish(o, now.Add(time.Duration(i)*time.Microsecond), decision.Filled)
 		hashes = append(hashes, o.Key)
 		up = o
 	}
@@ -158,11 +159,11 @@ func BenchmarkMatchPrefix(b *testing.B) {
 
 // empty evicts what may leave.
 func (b *bench) empty() {
-	b.cat.mu.Lock()
-	defer b.cat.mu.Unlock()
-	for _, p := range b.cat.objects.Pools {
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
+	for _, p := range b.cat.Objects.Pools {
 		for p.Used > p.Pinned {
-			b.evictor.evictLocked(p.Evict, forRoom, nil)
+			b.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
 		}
 	}
 }

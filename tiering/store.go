@@ -12,7 +12,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/hbm"
+	"github.com/spliced-kv/spliced/tiering/internal/catalog"
+	"github.com/spliced-kv/spliced/tiering/internal/fill"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
+	"github.com/spliced-kv/spliced/tiering/internal/serve"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -20,102 +24,59 @@ import (
 )
 
 // Store keeps segments and checkpoints in memory and moves them between tiers. Its parts
-// share the catalog, whose lock guards their state:
-//
-//	lookup                finds objects for clients
-//	sessions              lease objects to clients
-//	fills                 lets clients reserve, commit and publish objects
-//	evictor, budgets      make room, by the policies, budgets and quotas
-//	promotions            reads objects into memory
-//	writes, offloads      write objects to the lower tier and to outlets
-//	remote                knows what is cached outside this node
-//	removals, pins        remove objects, and keep them in memory, for operators
-//	registry              knows the profiles of the clients
+// share the catalog, whose lock guards their state.
 type Store struct {
-	*registry
-	*lookup
-	*sessions
-	*pins
-	*removals
-	cat        *catalog
-	hbm        hbm.List
-	plans      *plan.Runner
-	remote     *remote
-	writes     *writes
-	offloads   *offloads
-	evictor    *evictor
-	budgets    *budgets
-	promotions *promotions
-	fills      *fills
-	advisor    *advise.Advisor
+	*registry     // knows the profiles of the clients
+	*serve.Lookup // finds objects for clients
+	*pins         // keep objects in memory, for operators
+	*removals     // remove objects, for operators
+	cat           *catalog.Catalog
+	hbm           hbm.List
+	plans         *plan.Runner
+	move          *move.Mover     // moves objects between tiers, and makes room
+	fills         *fill.Fills     // lets clients reserve, commit and publish objects
+	sessions      *serve.Sessions // lease objects to clients
+	advisor       *advise.Advisor
 }
 
 // newStore returns a store and connects its parts. Each part uses only parts to its left:
 //
-//	remote, writes < offloads < evictor < budgets, registry, promotions < fills < lookup, sessions, pins, removals
-//
-// A remote lookup passes what it has found to promotions, through a function.
-func newStore(c *catalog, devices hbm.List, plans *plan.Runner) *Store {
-	s := &Store{cat: c, hbm: devices, plans: plans, remote: &remote{catalog: c}}
-	s.writes = &writes{catalog: c, remote: s.remote}
-	s.offloads = &offloads{catalog: c, remote: s.remote}
-	s.evictor = &evictor{catalog: c, remote: s.remote, writes: s.writes, offloads: s.offloads}
-	s.budgets = &budgets{catalog: c, writes: s.writes, evictor: s.evictor}
-	s.registry = &registry{catalog: c, evictor: s.evictor, parts: plan.NewParts()}
-	s.promotions = &promotions{catalog: c, remote: s.remote, evictor: s.evictor, memory: plans.Memory}
-	s.remote.promote = func(w wanted) { s.promotions.promoteLocked(w) }
-	s.remote.coming = func(n tier.Name) bool { return s.promotions.promotionLocked(n) != nil }
-	s.fills = &fills{catalog: c, writes: s.writes, offloads: s.offloads, evictor: s.evictor, budgets: s.budgets, promotions: s.promotions, memory: plans.Memory}
-	s.lookup = &lookup{catalog: c, hbm: devices, remote: s.remote, promotions: s.promotions}
-	s.sessions = &sessions{
-		catalog: c, hbm: devices, plans: plans, remote: s.remote, writes: s.writes, offloads: s.offloads, evictor: s.evictor,
-		promotions: s.promotions, fills: s.fills, lookup: s.lookup, open: map[*Session]struct{}{},
-	}
+//	move < registry, fills < lookup, sessions < pins, removals
+func newStore(c *catalog.Catalog, devices hbm.List, plans *plan.Runner) *Store {
+	s := &Store{cat: c, hbm: devices, plans: plans, move: move.New(c, plans.Memory)}
+	s.registry = &registry{cat: c, evictor: s.move.Evictor, parts: plan.NewParts()}
+	s.fills = fill.New(c, s.move, plans.Memory)
+	s.Lookup, s.sessions = serve.New(c, devices, plans, s.move, s.fills)
 	s.pins = newPins(c, s.sessions)
-	s.removals = &removals{catalog: c, pins: s.pins, writes: s.writes, promotions: s.promotions}
-	c.launch, c.freedLocked = s.launchTransfers, s.promotions.kickLocked
+	s.removals = &removals{cat: c, pins: s.pins, writes: s.move.Writes, promotions: s.move.Promotions}
 	s.advisor = newAdvisor(s)
 	return s
 }
 
 // Open opens a store and its arena. The arena takes up physical memory only as it is used.
 func Open(cfg Config) (*Store, error) {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c, err := openCatalog(cfg)
+	c, err := catalog.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
 	devices := hbm.Open(cfg.HBM, hbm.Options{
-		Lock: &c.mu, Objects: c.objects, Memory: c.dev, Arena: c.arena,
-		Name: cfg.Name + "-hbm", Running: &c.running, Now: cfg.Now, Log: cfg.Log,
-		Took: c.durations.fetched.hbm.Observe,
+		Lock: &c.Mu, Objects: c.Objects, Memory: c.Device, Arena: c.Arena,
+		Name: cfg.Name + "-hbm", Running: &c.Running, Now: cfg.Now, Log: cfg.Log,
+		Took: c.Durations.Fetched.HBM.Observe,
 	})
-	s := newStore(c, devices, newRunner(c, devices))
-	if cfg.Lower != nil {
-		s.writes.open()
-	}
-	if cfg.Lower != nil || cfg.Remote != nil {
-		s.promotions.open()
-	}
-	if cfg.Remote != nil {
-		s.remote.open()
-	}
-	if len(cfg.Outlets) > 0 {
-		s.offloads.open()
-	}
-	s.budgets.open()
-	return s, nil
+	return newStore(c, devices, newRunner(c, devices)), nil
 }
 
 // Arena returns the region that extents of leases refer to.
-func (s *Store) Arena() gpuipc.Region { return s.cat.arena }
+func (s *Store) Arena() gpuipc.Region { return s.cat.Arena }
 
 // NewLeaseID returns an id from the sequence of leases, for leases that the caller keeps
 // (slots). No id is returned twice.
-func (s *Store) NewLeaseID() tier.LeaseID { return s.cat.newLeaseID() }
+func (s *Store) NewLeaseID() tier.LeaseID { return s.cat.NewLeaseID() }
 
 // Run ends expired leases and reservations, runs the deferred work of the advisor, and carries
 // out promotions and cleaning, all until ctx ends. Promotions that are unfinished at that time
@@ -123,15 +84,8 @@ func (s *Store) NewLeaseID() tier.LeaseID { return s.cat.newLeaseID() }
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
-	wake := context.AfterFunc(ctx, s.cat.wakeCleaner)
-	defer wake()
-	if s.cat.cfg.Lower != nil {
-		workers.Go(func() { s.writes.clean(ctx) })
-	}
-	if s.offloads.engine != nil {
-		workers.Go(func() { s.offloads.sendAhead(ctx) })
-	}
-	s.withTransfers(func(e transfers, lane, n int) {
+	workers.Go(func() { s.move.Run(ctx) })
+	s.withTransfers(func(e move.Transfers, lane, n int) {
 		e.Resume()
 		for range n {
 			workers.Go(func() { e.Work(ctx, lane) })
@@ -143,48 +97,24 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// transfers has the methods of a transfer engine whose workers the store runs.
-type transfers interface {
-	Work(ctx context.Context, lane int)
-	Resume()
-	Stop(err error)
-}
-
 // withTransfers calls f under the lock for each lane of each engine whose workers the store
 // runs, with the lane's number of workers.
-func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
-	if s.promotions.engine != nil {
-		f(s.promotions.engine, laneBelow, s.cat.cfg.MaxPromotions)
-	}
-	if s.remote.engine != nil {
-		f(s.promotions.engine, laneBeyond, s.cat.cfg.MaxFetches)
-		f(s.remote.engine, 0, s.cat.cfg.MaxFinds)
-	}
+func (s *Store) withTransfers(f func(e move.Transfers, lane, workers int)) {
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
+	s.move.WithTransfersLocked(f)
 	for _, h := range s.hbm {
 		f(h.Flights, 0, h.Workers())
 	}
 }
 
-// launchTransfers starts, at the tiers, transfers that were begun under the lock.
-func (s *Store) launchTransfers() {
-	if s.writes.engine != nil {
-		s.writes.engine.Launch()
-	}
-	if s.offloads.engine != nil {
-		s.offloads.engine.Launch()
-	}
-	s.remote.closeDiscarded()
-}
-
 // stopTransfers ends all transfers of these engines with ErrStopped. No new one starts.
 func (s *Store) stopTransfers() {
-	s.withTransfers(func(e transfers, _, _ int) { e.Stop(transfer.ErrStopped) })
+	s.withTransfers(func(e move.Transfers, _, _ int) { e.Stop(transfer.ErrStopped) })
 }
 
 func (s *Store) sweepUntil(ctx context.Context) {
-	tick := time.NewTicker(s.cat.cfg.SweepEvery)
+	tick := time.NewTicker(s.cat.Config.SweepEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -201,31 +131,18 @@ func (s *Store) sweepUntil(ctx context.Context) {
 // or a sink has begun. It is called once, after Run has returned and before the lower tier
 // is closed. It starts no writes: call Flush first to keep what is only in memory.
 func (s *Store) Close() error {
-	s.cat.mu.Lock()
-	s.cat.closed = true
+	s.cat.Mu.Lock()
+	s.cat.Closed = true
 	s.endPinsLocked(func(*objects.Object) bool { return true })
-	s.cat.mu.Unlock()
-	s.closeAll()
+	s.cat.Mu.Unlock()
+	s.sessions.CloseAll()
 	s.stopTransfers()
-	for _, e := range [...]*transfer.Engine[*objects.Object]{s.writes.engine, s.offloads.engine} {
-		if e == nil {
-			continue
-		}
-		_ = s.cat.inTurns(func() error { // parked writes end, since the store is closed
-			if e.Kick(); e.Parked() > 0 {
-				return objects.ErrAgain
-			}
-			return nil
-		})
-	}
-	s.cat.launch()
-	s.cat.running.Wait()
-	s.remote.closeBeyond()
+	s.move.Close()
 	var failed []error
 	for _, h := range s.hbm {
 		failed = append(failed, h.Close()) // reads the arena
 	}
-	if err := s.cat.arena.Close(); err != nil {
+	if err := s.cat.Arena.Close(); err != nil {
 		failed = append(failed, fmt.Errorf("close arena: %w", err))
 	}
 	return errors.Join(failed...)
@@ -236,40 +153,56 @@ func (s *Store) Close() error {
 // out. Run must still be running, since it retries writes to a busy tier. The first result
 // is the number of objects that the tier accepted. The error says how many objects the tier
 // refused (ErrUnavailable), or did not accept before ctx ended (the context's error).
-func (s *Store) Flush(ctx context.Context) (written int, err error) { return s.writes.flush(ctx) }
+func (s *Store) Flush(ctx context.Context) (written int, err error) { return s.move.Writes.Flush(ctx) }
 
 // Offload sends copies of every published object that the outlets want, and waits for them.
 // Like Flush it is meant for shutdown, and Run must still be running. The first result is the
 // number of copies that arrived. The error says how many copies did not arrive at all
 // (ErrUnavailable), or not before ctx ended (the context's error).
-func (s *Store) Offload(ctx context.Context) (sent int, err error) { return s.offloads.sendAll(ctx) }
+func (s *Store) Offload(ctx context.Context) (sent int, err error) {
+	return s.move.Offloads.SendAll(ctx)
+}
 
 // Budgets returns the target values. The current values of pools and tenants may still
 // differ from them.
-func (s *Store) Budgets() Budgets { return s.budgets.targets() }
+func (s *Store) Budgets() Budgets { return s.move.Limits.Targets() }
 
 // CheckBudgets returns the error that SetBudgets would return for b. ErrUnavailable means
 // that b needs a restart, ErrInvalid that no daemon accepts it.
-func (s *Store) CheckBudgets(b Budgets) error { return s.budgets.check(b) }
+func (s *Store) CheckBudgets(b Budgets) error { return s.move.Limits.Check(b) }
 
 // SetBudgets changes budgets and quotas. Tenants that b.Quotas does not name keep their
 // quotas. Eviction of the excess begins at once. For a tenant that had no quota, it begins
 // once the tenant's policies know its objects. It returns the same errors as
 // CheckBudgets; on an error nothing has changed.
-func (s *Store) SetBudgets(b Budgets) error { return s.budgets.set(b) }
+func (s *Store) SetBudgets(b Budgets) error { return s.move.Limits.Set(b) }
 
 // ArenaBytes returns the size of both pools together.
-func (s *Store) ArenaBytes() int64 { return s.budgets.arenaBytes() }
+func (s *Store) ArenaBytes() int64 { return s.move.Limits.ArenaBytes() }
+
+// NewSession begins a session. The name is recorded as the publisher of objects that the session
+// fills.
+func (s *Store) NewSession(name string) *Session { return s.sessions.NewSession(name) }
+
+// Leases lists up to limit leases of clients in ascending order of id, beginning with the
+// first id greater than the id after. It holds the lock for a few leases at a time, so a
+// page is not a snapshot.
+func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
+	return s.sessions.Leases(f, after, limit)
+}
+
+// CountLeases returns the number of leases of clients, expired ones included.
+func (s *Store) CountLeases() (n int) { return s.sessions.CountLeases() }
 
 // Decisions returns the log of the last decisions and their counts.
-func (s *Store) Decisions() *decision.Log { return s.cat.decisions }
+func (s *Store) Decisions() *decision.Log { return s.cat.Decisions }
 
 func newAdvisor(s *Store) *advise.Advisor {
 	o := advise.Options{
-		Config: s.cat.cfg.Advise, Store: forAdvice{s}, MaxProfiles: s.cat.cfg.MaxProfiles, Log: s.cat.decisions, Now: s.cat.cfg.Now,
+		Config: s.cat.Config.Advise, Store: forAdvice{s}, MaxProfiles: s.cat.Config.MaxProfiles, Log: s.cat.Decisions, Now: s.cat.Config.Now,
 	}
-	for i := range s.cat.cfg.Tenants {
-		o.Tenants = append(o.Tenants, s.cat.cfg.Tenants[i].ID)
+	for i := range s.cat.Config.Tenants {
+		o.Tenants = append(o.Tenants, s.cat.Config.Tenants[i].ID)
 	}
 	return advise.New(o)
 }
@@ -282,7 +215,7 @@ func (s *Store) Advisor() *advise.Advisor { return s.advisor }
 type forAdvice struct{ store *Store }
 
 func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
-	p, err := f.store.cat.profile(id)
+	p, err := f.store.cat.Profile(id)
 	if err != nil {
 		return nil, err
 	}
@@ -296,40 +229,32 @@ const mostShare = 2
 
 func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 	limit := func(p *objects.Pool) advise.Limit {
-		return advise.Limit{MaxBytes: f.store.budgets.budgetOf(p) / mostShare, Floor: p.FloorValue()}
+		return advise.Limit{MaxBytes: f.store.move.Limits.BudgetOf(p) / mostShare, Floor: p.FloorValue()}
 	}
-	return limit(f.store.cat.objects.Pools[objects.PublicPool]), limit(f.store.cat.objects.Pools[objects.PrivatePool])
+	return limit(f.store.cat.Objects.Pools[objects.PublicPool]), limit(f.store.cat.Objects.Pools[objects.PrivatePool])
 }
 
 // Trials returns how many objects were published under the trial profile, and their bytes.
 // Counters leaves them out.
 func (s *Store) Trials() (objects, bytes uint64) {
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
-	n := s.cat.objects.Records.Trials()
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
+	n := s.cat.Objects.Records.Trials()
 	return n.Published, n.PublishedBytes
 }
 
 // Counters returns a snapshot.
 func (s *Store) Counters() stats.Counters {
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
 	return s.countersLocked()
 }
 
 // countersLocked returns the store's counters with those of the transfer engines, the
 // devices and the plans.
 func (s *Store) countersLocked() stats.Counters {
-	c := s.cat.counters
-	if s.promotions.engine != nil {
-		stats := s.promotions.engine.Stats(laneBelow)
-		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.promotions.engine.Len(laneBelow))
-	}
-	if s.remote.engine != nil {
-		finds := s.remote.engine.Stats(0)
-		c.Beyond.Finds, c.Beyond.FindsBusy, c.Beyond.Finding = finds.Ended, finds.Busy, uint64(s.remote.engine.Len(0))
-		c.Beyond.Fetches, c.Beyond.Fetching = s.promotions.engine.Stats(laneBeyond).Ended, uint64(s.promotions.engine.Len(laneBeyond))
-	}
+	c := s.cat.Counters
+	s.move.CountersLocked(&c)
 	for i := range s.hbm {
 		device := s.deviceLocked(i)
 		c.HBM.Add(&device)
@@ -341,8 +266,8 @@ func (s *Store) countersLocked() stats.Counters {
 // DeviceCounters returns a snapshot of the counters of each device, in the order of their
 // ids.
 func (s *Store) DeviceCounters() []stats.HBM {
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
 	list := make([]stats.HBM, len(s.hbm))
 	for i := range s.hbm {
 		list[i] = s.deviceLocked(i)
@@ -376,21 +301,17 @@ func (s *Store) DeviceFailed(id tier.DeviceID, err error) {
 // AttachEngine records that an engine of one rank of a profile reads on a device, until the
 // caller calls the returned function detach. A second call of detach does nothing.
 func (s *Store) AttachEngine(id tier.ProfileID, rank int, on tier.DeviceID) (detach func(), err error) {
-	p, err := s.cat.profile(id)
+	p, err := s.cat.Profile(id)
 	if err == nil {
 		err = p.CheckRank(rank)
 	}
 	if err == nil && s.hbm.Of(on) == nil {
-		err = errNoDevice(on)
+		err = serve.ErrNoDevice(on)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach an engine: %w", err)
 	}
 	return s.hbm.Of(on).AttachEngine(p, rank), nil
-}
-
-func errNoDevice(id tier.DeviceID) error {
-	return fmt.Errorf("the store has no device %d: %w", id, tier.ErrUnavailable)
 }
 
 // sweepHBM drops copies in HBM that no client can ask for any more.
@@ -399,103 +320,73 @@ func (s *Store) sweepHBM() {
 		return
 	}
 	first := 0
-	_ = s.cat.inTurns(func() error {
-		if !s.cat.objects.HBM.Sweep(first, holdRows) {
+	_ = s.cat.InTurns(func() error {
+		if !s.cat.Objects.HBM.Sweep(first, catalog.HoldRows) {
 			return nil
 		}
-		first += holdRows
+		first += catalog.HoldRows
 		return objects.ErrAgain
 	})
-}
-
-// sweepLower does the part of a sweep that concerns the lower tier and the outlets: it brings
-// tenants back under their quotas, and retries refused transfers. A tenant can be over its
-// quota if the tier opened late, or if its entries were written under a larger quota or
-// counted in another way.
-func (s *Store) sweepLower() {
-	if s.cat.cfg.Lower != nil {
-		for _, t := range s.cat.objects.Tenants {
-			_ = s.cat.inTurns(func() error { return s.evictor.trimTenantLocked(t) })
-		}
-	}
-	if s.writes.engine != nil || s.offloads.engine != nil {
-		s.cat.mu.Lock()
-		s.writes.resumeLocked()
-		if s.writes.engine != nil {
-			s.promotions.kickLocked()
-		}
-		s.offloads.kickLocked()
-		s.cat.sweptLocked()
-		s.cat.mu.Unlock()
-	}
-	s.cat.launch()
 }
 
 // Sweep ends expired leases and reservations, and does the other periodic work of a store.
 // Run calls it. It is exported for callers that use another clock.
 func (s *Store) Sweep() {
-	now := s.cat.cfg.Now()
-	s.sweepLower()
-	s.budgets.settle()
+	now := s.cat.Config.Now()
+	s.move.Sweep(now)
 	s.sweepPins()
-	s.remote.sweepBeyond(now)
 	s.sweepHBM()
-	for _, ps := range *s.cat.profiles.Load() {
+	for _, ps := range *s.cat.Profiles.Load() {
 		ps.Costs.Forget(now)
 	}
 	leases, reservations := 0, 0
-	_ = s.cat.inTurns(func() error {
+	_ = s.cat.InTurns(func() error {
 		l, r := s.sweepLocked(now)
 		leases, reservations = leases+l, reservations+r
-		if l+r == holdRows {
+		if l+r == catalog.HoldRows {
 			return objects.ErrAgain
 		}
 		return nil
 	})
 	if leases+reservations > 0 {
-		s.cat.cfg.Log.Warn().Int("leases", leases).Int("reservations", reservations).Msg("expired")
+		s.cat.Config.Log.Warn().Int("leases", leases).Int("reservations", reservations).Msg("expired")
 	}
 }
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
-	for range holdRows { // expired pins are not counted; the next sweep ends the rest
-		due := s.cat.objects.Deadlines.First()
+	expired := s.cat.Counters.LeasesExpired
+	for range catalog.HoldRows { // expired pins are not counted; the next sweep ends the rest
+		due := s.cat.Objects.Deadlines.First()
 		if due == nil || now.Before(due.At) {
-			return leases, reservations
-		}
-		switch of := due.Of.(type) {
-		case *lease:
-			s.expireLocked(of)
-			leases++
-			continue
-		case *pin:
-			s.setPinLocked(of.object, time.Time{}, "")
-			continue
-		case *objects.Object:
-			s.overdueLocked(of)
-		case overdue:
-			of.overdueLocked()
+			break
 		}
 		reservations++
+		switch of := due.Of.(type) {
+		case *pin:
+			s.setPinLocked(of.object, time.Time{}, "")
+			reservations--
+		case *objects.Object:
+			s.overdueLocked(of)
+		case catalog.Overdue:
+			of.OverdueLocked()
+		}
 	}
-	return leases, reservations
+	leases = int(s.cat.Counters.LeasesExpired - expired)
+	return leases, reservations - leases
 }
-
-// overdue is what has a deadline and ends at it.
-type overdue interface{ overdueLocked() }
 
 // overdueLocked ends the fill of an object, or its status as read ahead, at its deadline.
 func (s *Store) overdueLocked(o *objects.Object) {
 	if o.Ahead {
-		s.cat.objects.EndReadAhead(o, &s.cat.counters.ReadAheadWasted)
+		s.cat.Objects.EndReadAhead(o, &s.cat.Counters.ReadAheadWasted)
 	} else {
-		s.fills.killLocked(o, stats.CauseExpiry)
+		s.fills.KillLocked(o, stats.CauseExpiry)
 	}
 }
 
 // newRunner returns the runner of the store's plans.
-func newRunner(c *catalog, devices hbm.List) *plan.Runner {
-	r := &plan.Runner{Memory: &plan.Device{Device: c.dev, Place: c.place}, Now: c.cfg.Now, Took: c.planTook}
+func newRunner(c *catalog.Catalog, devices hbm.List) *plan.Runner {
+	r := &plan.Runner{Memory: &plan.Device{Device: c.Device, Place: c.Place}, Now: c.Config.Now, Took: c.PlanTook}
 	for _, h := range devices {
 		r.HBM = append(r.HBM, &plan.Device{Device: h.Device(), Place: tier.PlaceHBM, Batch: h.Device(), Failed: h.Failed})
 	}

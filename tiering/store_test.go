@@ -19,6 +19,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/index"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -108,13 +109,13 @@ func newBench(t testing.TB, id profile.Identity, options ...option) *bench {
 
 // lockIsFree tells whether the store's lock can be had. Nothing holds it for long.
 func (b *bench) lockIsFree() bool {
-	for deadline := time.Now().Add(10 * time.Second); !b.cat.mu.TryLock(); {
+	for deadline := time.Now().Add(10 * time.Second); !b.cat.Mu.TryLock(); {
 		if time.Now().After(deadline) {
 			return false
 		}
 		time.Sleep(time.Millisecond)
 	}
-	b.cat.mu.Unlock()
+	b.cat.Mu.Unlock()
 	return true
 }
 
@@ -293,7 +294,7 @@ func (b *bench) pieceOf(t tier.TenantID, seed int, spec profile.SegmentSpec) pie
 	ids := tokens(seed, spec.Tokens)
 	_, interior := spec.Interior()
 	return piece{
-		key: b.profile.SegmentKey(b.cat.objects.Tenants[t].Salt, spec, ids), spec: spec, tokens: ids,
+		key: b.profile.SegmentKey(b.cat.Objects.Tenants[t].Salt, spec, ids), spec: spec, tokens: ids,
 		layout: b.profile.SegmentLayout(interior),
 	}
 }
@@ -428,15 +429,15 @@ func (b *bench) wantUsed(public, private int64) {
 
 // cost is what a segment takes of its pool.
 func (b *bench) cost(p piece) int64 {
-	return b.cat.objects.Memory.PagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
+	return b.cat.Objects.Memory.PagesOf(p.layout.Bytes)*int64(b.profile.TPSize()) + 4*int64(len(p.tokens))
 }
 
 // audit recomputes every account from the objects themselves.
 func (b *bench) audit() {
 	b.Helper()
 	s := b.Store
-	s.cat.mu.Lock()
-	defer s.cat.mu.Unlock()
+	s.cat.Mu.Lock()
+	defer s.cat.Mu.Unlock()
 	if err := s.auditLocked(); err != nil {
 		b.Fatal(err)
 	}
@@ -451,7 +452,7 @@ func (s *Store) auditLocked() error {
 	}
 	pools := make([]account, len(s.allPools()))
 	tenants := map[*objects.Tenant]*account{}
-	for _, t := range s.cat.objects.Tenants {
+	for _, t := range s.cat.Objects.Tenants {
 		tenants[t] = &account{}
 	}
 	children, inMemory := map[*objects.Object]int{}, map[*objects.Tenant]int{}
@@ -459,7 +460,7 @@ func (s *Store) auditLocked() error {
 	linked, ranked, ids := 0, make([]int, len(pools)), int64(0)
 	kids, candidates := map[*objects.Object]policy.ID{}, map[policy.ID]bool{}
 	needed := map[*objects.Object]bool{} // their states, for rows
-	for _, o := range s.cat.objects.Table.Places() {
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o != nil && o.Parent != nil && o.Kind == tier.Rows {
 			needed[o.Parent] = true
 			if o.Parent.Phase == objects.Stripped {
@@ -467,7 +468,7 @@ func (s *Store) auditLocked() error {
 			}
 		}
 	}
-	for _, o := range s.cat.objects.Table.Places() {
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o == nil {
 			continue
 		}
@@ -492,7 +493,7 @@ func (s *Store) auditLocked() error {
 			if !o.InHBM() {
 				inMemory[o.Tenant]++
 			}
-			if may := !needed[o] && o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cat.cfg.Lower == nil || o.Stored != 0); o.Pins == 0 && (o.Children == 0 || o.Children == 1 && may) {
+			if may := !needed[o] && o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cat.Config.Lower == nil || o.Stored != 0); o.Pins == 0 && (o.Children == 0 || o.Children == 1 && may) {
 				candidates[o.ID] = true
 			}
 		}
@@ -503,7 +504,7 @@ func (s *Store) auditLocked() error {
 			ids += 4 * int64(o.Spec.Tokens)
 		}
 		pinned := o.Class != objects.ClassIdle
-		for _, other := range s.cat.objects.Table.Places() {
+		for _, other := range s.cat.Objects.Table.Places() {
 			for up := other; up != nil && other.Class != objects.ClassIdle && other != o; up = up.Parent {
 				pinned = pinned || up == o
 			}
@@ -530,9 +531,9 @@ func (s *Store) auditLocked() error {
 			}
 		}
 	}
-	for _, p := range *s.cat.profiles.Load() {
+	for _, p := range *s.cat.Profiles.Load() {
 		held := 0
-		for _, o := range s.cat.objects.Table.Places() {
+		for _, o := range s.cat.Objects.Table.Places() {
 			if o != nil && o.Profile == p && (!o.InHBM() || o.Pins > 0) {
 				held++
 			}
@@ -561,7 +562,7 @@ func (s *Store) auditLocked() error {
 		if p.Evict.Len() != ranked[i] {
 			return fmt.Errorf("pool %s: policy holds %d of %d", p.Name, p.Evict.Len(), ranked[i])
 		}
-		if err := auditVictims(p.Evict, func(id policy.ID) bool { return candidates[id] && s.cat.objects.Table.Get(id).Pool == p }, candidates); err != nil {
+		if err := auditVictims(p.Evict, func(id policy.ID) bool { return candidates[id] && s.cat.Objects.Table.Get(id).Pool == p }, candidates); err != nil {
 			return fmt.Errorf("pool %s: %w", p.Name, err)
 		}
 		if i < objects.PoolCount {
@@ -574,7 +575,7 @@ func (s *Store) auditLocked() error {
 				return fmt.Errorf("tenant %s: its policy holds %d of %d", t.Name, got, inMemory[t])
 			}
 			if err := auditVictims(t.Evict, func(id policy.ID) bool {
-				return candidates[id] && s.cat.objects.Table.Get(id).Tenant == t && !s.cat.objects.Table.Get(id).InHBM()
+				return candidates[id] && s.cat.Objects.Table.Get(id).Tenant == t && !s.cat.Objects.Table.Get(id).InHBM()
 			}, candidates); err != nil {
 				return fmt.Errorf("tenant %s: %w", t.Name, err)
 			}
@@ -585,56 +586,47 @@ func (s *Store) auditLocked() error {
 		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
 			return fmt.Errorf("tenant %s: total %d, want %d; Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Total(), a.used, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])
 		}
-		if held := t.Total() + s.cat.objects.Below.Used(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
+		if held := t.Total() + s.cat.Objects.Below.Used(t); t.QuotaBytes > 0 && held > t.QuotaBytes {
 			return fmt.Errorf("tenant %s: %d bytes over a quota of %d", t.Name, held, t.QuotaBytes)
 		}
 	}
-	if got := s.cat.objects.Memory.Pages.UsedBytes(); got != total-ids {
+	if got := s.cat.Objects.Memory.Pages.UsedBytes(); got != total-ids {
 		return fmt.Errorf("%d bytes of pages in use, pools say %d with %d of token ids", got, total, ids)
 	}
 	if err := s.auditHBMLocked(candidates); err != nil {
 		return err
 	}
 	timed := len(s.pinned)
-	for session := range s.open {
-		for _, l := range session.leases {
-			if l.expired == l.until.Set() {
-				return fmt.Errorf("lease %d: expired %v, deadline held %v", l.id, l.expired, l.until.Set())
-			}
-			if !l.expired {
-				timed++
-			}
-		}
-	}
-	for _, o := range s.cat.objects.Table.Places() {
+	timed += int(s.cat.Counters.Leases)
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o != nil && o.Fill != nil && !o.Fill.Dead && !o.Fill.Promoted && !o.InHBM() {
 			timed++
 		}
 	}
-	for _, o := range s.cat.objects.Table.Places() {
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o != nil && o.Ahead {
 			timed++
 		}
 	}
-	if s.promotions.engine != nil {
-		timed += s.promotions.engine.Len(laneBelow) + s.promotions.engine.Len(laneBeyond)
+	if s.move.Promotions.Engine != nil {
+		timed += s.move.Promotions.Engine.Len(move.LaneBelow) + s.move.Promotions.Engine.Len(move.LaneBeyond)
 	}
-	if s.remote.engine != nil {
-		timed += s.remote.engine.Len(0)
+	if s.move.Remote.Engine != nil {
+		timed += s.move.Remote.Engine.Len(0)
 	}
-	if timed != s.cat.objects.Deadlines.Len() {
-		return fmt.Errorf("%d deadlines, want %d", s.cat.objects.Deadlines.Len(), timed)
+	if timed != s.cat.Objects.Deadlines.Len() {
+		return fmt.Errorf("%d deadlines, want %d", s.cat.Objects.Deadlines.Len(), timed)
 	}
 	listed := 0
 	for shard := range index.Shards {
-		listed += len(s.cat.objects.Names.Segments.Sorted(shard, nil))
-		for _, o := range s.cat.objects.Names.Checkpoints.Sorted(shard, nil) {
+		listed += len(s.cat.Objects.Names.Segments.Sorted(shard, nil))
+		for _, o := range s.cat.Objects.Names.Checkpoints.Sorted(shard, nil) {
 			for ; o != nil; o = o.Sibling {
 				listed++
 			}
 		}
 	}
-	if n := s.cat.cfg.Find.Len(); n != found {
+	if n := s.cat.Config.Find.Len(); n != found {
 		return fmt.Errorf("%d segments can be found by their tokens, %d are published", n, found)
 	}
 	if listed != linked {
@@ -649,12 +641,12 @@ func (s *Store) auditLocked() error {
 // auditHeldLocked compares what is said to be held with what is.
 func (s *Store) auditHeldLocked() error {
 	want := map[tier.Want]bool{}
-	for _, o := range s.cat.objects.Table.Places() {
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o != nil && o.Phase == objects.Whole && !o.InHBM() && !o.Corrupt {
 			want[tier.Want{Name: o.Label(), Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}] = true
 		}
 	}
-	if m, ok := s.cat.cfg.Lower.(*mapTier); ok {
+	if m, ok := s.cat.Config.Lower.(*mapTier); ok {
 		m.mu.Lock()
 		for _, e := range m.entries {
 			want[e.want()] = true
@@ -662,7 +654,7 @@ func (s *Store) auditHeldLocked() error {
 		m.mu.Unlock()
 	}
 	n := 0
-	for w := range s.cat.cfg.Held.All() {
+	for w := range s.cat.Config.Held.All() {
 		if n++; !want[w] {
 			return fmt.Errorf("%v is said to be held", w.Name)
 		}
@@ -712,7 +704,7 @@ func (s *Store) auditExtents(o *objects.Object) error {
 				}
 			} else {
 				bytes += e.Len
-				pages += s.cat.objects.Memory.PagesOf(e.Len)
+				pages += s.cat.Objects.Memory.PagesOf(e.Len)
 			}
 			at += e.Len
 		}
@@ -735,7 +727,7 @@ func (s *Store) auditLowerLocked() error {
 	var dirty, ahead, unsentBytes [objects.PoolCount]int64
 	var tracked, unclean [objects.PoolCount]int
 	unused, leaving, written := uint64(0), uint64(0), map[tier.Name]int{}
-	for _, o := range s.cat.objects.Table.Places() {
+	for _, o := range s.cat.Objects.Table.Places() {
 		if o == nil {
 			continue
 		}
@@ -745,7 +737,7 @@ func (s *Store) auditLowerLocked() error {
 			}
 			continue
 		}
-		unwritten := s.cat.cfg.Lower != nil && o.Linked() && o.Published() && o.Phase != objects.Stripped && o.Stored == 0 && !o.Fetched
+		unwritten := s.cat.Config.Lower != nil && o.Linked() && o.Published() && o.Phase != objects.Stripped && o.Stored == 0 && !o.Fetched
 		if unwritten {
 			unclean[o.Pool.Number]++
 		}
@@ -753,7 +745,7 @@ func (s *Store) auditLowerLocked() error {
 		if standing := objects.Stand(unwritten, want); o.Cleaning != standing {
 			return fmt.Errorf("%s: stands at %d among the dirty, should at %d", o.Name(), o.Cleaning, standing)
 		}
-		unsent := len(s.cat.cfg.Outlets) > 0 && o.Linked() && o.Published() && o.Phase != objects.Stripped && !o.Asked && !o.Fetched
+		unsent := len(s.cat.Config.Outlets) > 0 && o.Linked() && o.Published() && o.Phase != objects.Stripped && !o.Asked && !o.Fetched
 		if standing := objects.Stand(unsent, o.Pins == 0); o.Sending != standing {
 			return fmt.Errorf("%s: stands at %d among the unsent, should at %d", o.Name(), o.Sending, standing)
 		}
@@ -768,7 +760,7 @@ func (s *Store) auditLowerLocked() error {
 			unused++
 			ahead[o.Pool.Number] += o.PageBytes
 		}
-		left := o.Write != nil && writeOf(o).leaving
+		left := o.Write != nil && move.WriteOf(o).Leaving
 		if left {
 			leaving++
 		}
@@ -778,32 +770,32 @@ func (s *Store) auditLowerLocked() error {
 		if o.Write != nil {
 			written[o.Label()]++
 		}
-		if p := s.promotions.promotionLocked(o.Label()); o.Fill != nil && o.Fill.Promoted && !o.Fill.Dead && (p == nil || p.fill != o.Fill && p.into != o) {
+		if p := s.move.Promotions.PromotionLocked(o.Label()); o.Fill != nil && o.Fill.Promoted && !o.Fill.Dead && (p == nil || p.Fill != o.Fill && p.Into != o) {
 			return fmt.Errorf("%s: is promoted, but not among the promotions", o.Name())
 		}
 	}
 	for n, f := range s.flightsUp() {
-		p := f.Job.(*promotion)
-		if f.Ended() || (p.object != nil) != f.Moving() {
-			return fmt.Errorf("promotion of %x: ended %v, moving %v, has an object %v", n.Key[:4], f.Ended(), f.Moving(), p.object != nil)
+		p := f.Job.(*move.Promotion)
+		if f.Ended() || (p.Object != nil) != f.Moving() {
+			return fmt.Errorf("promotion of %x: ended %v, moving %v, has an object %v", n.Key[:4], f.Ended(), f.Moving(), p.Object != nil)
 		}
 		if !f.Urgent() {
 			unused++
-			ahead[p.pool.Number] += f.Bytes
+			ahead[p.Pool.Number] += f.Bytes
 		}
 	}
-	for i, p := range s.cat.objects.Pools {
+	for i, p := range s.cat.Objects.Pools {
 		if p.Dirty.Bytes != dirty[i] || p.AheadBytes != ahead[i] || p.Dirty.Eviction != nil && p.Dirty.Len() != unclean[i] || p.Dirty.Objects != tracked[i] {
 			return fmt.Errorf("pool %s: %d dirty and %d read ahead, objects give %d and %d", p.Name, p.Dirty.Bytes, p.AheadBytes, dirty[i], ahead[i])
 		}
 		if p.Unsent.Bytes != unsentBytes[i] {
 			return fmt.Errorf("pool %s: %d bytes unsent, objects give %d", p.Name, p.Unsent.Bytes, unsentBytes[i])
 		}
-		if p.AheadBytes > p.Budget/aheadShare {
+		if p.AheadBytes > p.Budget/move.AheadShare {
 			return fmt.Errorf("pool %s: %d bytes read ahead of %d", p.Name, p.AheadBytes, p.Budget)
 		}
 	}
-	for n, objects := range s.writes.byName {
+	for n, objects := range s.move.Writes.ByName {
 		if len(objects) != written[n] {
 			return fmt.Errorf("%x: %d writes, %d known", n.Key[:4], written[n], len(objects))
 		}
@@ -812,7 +804,7 @@ func (s *Store) auditLowerLocked() error {
 	if len(written) > 0 {
 		return fmt.Errorf("%d names have writes that are not known", len(written))
 	}
-	c := &s.cat.counters
+	c := &s.cat.Counters
 	if left, ways := c.EvictedRoom+c.EvictedQuota, c.Demoted+c.DemotionsRefused+c.DemotionsFailed+c.Dropped+leaving; left != ways {
 		return fmt.Errorf("%d objects left memory, counted %d ways: left %v, want %v", left, ways, left, ways)
 	}
@@ -824,10 +816,10 @@ func (s *Store) auditLowerLocked() error {
 
 // flightsUp are the promotions into memory.
 func (s *Store) flightsUp() iter.Seq2[tier.Name, *transfer.Flight] {
-	if s.promotions.engine == nil {
+	if s.move.Promotions.Engine == nil {
 		return func(func(tier.Name, *transfer.Flight) bool) {}
 	}
-	return s.promotions.engine.All()
+	return s.move.Promotions.Engine.All()
 }
 
 // geometry is that of the bench's profile.

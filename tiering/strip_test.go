@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/decision"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -32,21 +33,21 @@ func strippedBench(t *testing.T, ends ...int) (b *bench, c *Session, data map[in
 // strip takes a checkpoint's states away as an eviction would.
 func (b *bench) strip(prompt, end int) {
 	b.Helper()
-	b.cat.mu.Lock()
+	b.cat.Mu.Lock()
 	o := b.node(prompt, end)
 	if o == nil || o.Ranked != objects.Candidate || o.Children != 1 {
-		b.cat.mu.Unlock()
+		b.cat.Mu.Unlock()
 		b.Fatalf("checkpoint %d of prompt %d may not be stripped", end, prompt)
 	}
-	b.cat.objects.Strip(o, decision.ForRoom)
-	b.cat.mu.Unlock()
+	b.cat.Objects.Strip(o, decision.ForRoom)
+	b.cat.Mu.Unlock()
 	b.audit()
 }
 
 // node finds a checkpoint in memory; the caller holds the lock.
 func (b *bench) node(prompt, end int) *objects.Object {
-	p, _ := b.Store.cat.profile(b.id)
-	return b.cat.objects.Names.Checkpoint((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.cat.objects.Tenants[tenantA])
+	p, _ := b.Store.cat.Profile(b.id)
+	return b.cat.Objects.Names.Checkpoint((*[32]byte)(ptr(hashOf(prompt, end))), tier.Exact, p, b.cat.Objects.Tenants[tenantA])
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -196,10 +197,10 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	b.must(err)
 	l := b.profile.CheckpointLayout(16)
 	item := b.item(r.ID, 0, 0, content(&l, 3)[l.Parts[0].Off:l.Parts[0].Off+l.Parts[0].Len])
-	b.cat.mu.Lock()
-	w, err := c.beginCommitLocked(&item)
-	b.cat.mu.Unlock()
-	b.must(err)
+	stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
+	done := make(chan error, 1)
+	go func() { _, err := c.Commit(b.ctx, item); done <- err }()
+	<-stall.Reached()
 	b.must(c.Abort(r.ID))
 	if _, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact)); !errors.Is(err, tier.ErrExists) {
 		t.Fatalf("%v", err)
@@ -207,11 +208,8 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	if b.Pools()[objects.PrivatePool].UsedBytes == used {
 		t.Fatal("pages were given back under a copy")
 	}
-	b.cat.mu.Lock()
-	_, err = b.fills.endCommitLocked(w, &item, nil)
-	b.cat.mu.Unlock()
-	b.cat.running.Done()
-	b.wantErr(err, tier.ErrGone)
+	stall.Release()
+	b.wantErr(<-done, tier.ErrGone)
 	b.wantUsed(0, used)
 }
 
@@ -220,15 +218,15 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 func TestItemsFollowTheChain(t *testing.T) {
 	b, c, _ := strippedBench(t)
 	item := func(end int) (bytes int64, tokens int) {
-		b.cat.mu.Lock()
-		defer b.cat.mu.Unlock()
-		it := b.cat.objects.Policies.Item(b.node(1, end))
+		b.cat.Mu.Lock()
+		defer b.cat.Mu.Unlock()
+		it := b.cat.Objects.Policies.Item(b.node(1, end))
 		return it.Bytes, it.Tokens
 	}
-	full := b.cat.objects.Memory.PagesOf(b.profile.CheckpointLayout(16).Bytes)
+	full := b.cat.Objects.Memory.PagesOf(b.profile.CheckpointLayout(16).Bytes)
 	var states int64
 	for _, run := range plan.NewGeometry(b.profile, 1, 4096, plan.NewParts()).CheckpointParts(16).StatePages {
-		states += b.cat.objects.Memory.PagesOf(run.Len)
+		states += b.cat.Objects.Memory.PagesOf(run.Len)
 	}
 	want := func(end int, bytes int64, tokens int) {
 		t.Helper()
@@ -249,21 +247,21 @@ func TestItemsFollowTheChain(t *testing.T) {
 func TestContentKeysAreOfContent(t *testing.T) {
 	b, c, _ := strippedBench(t)
 	keys := map[uint64]bool{}
-	b.cat.mu.Lock()
+	b.cat.Mu.Lock()
 	first := b.node(1, 48).ContentKey()
 	for _, end := range []int{16, 32, 48} {
 		keys[b.node(1, end).ContentKey()] = true
 	}
-	b.evictor.evictLocked(b.cat.objects.Pools[objects.PrivatePool].Evict, forRoom, nil)
-	b.cat.mu.Unlock()
+	b.move.Evictor.EvictLocked(b.cat.Objects.Pools[objects.PrivatePool].Evict, move.ForRoom, nil)
+	b.cat.Mu.Unlock()
 	if len(keys) != 3 || keys[0] {
 		t.Errorf("keys %v", keys)
 	}
 	b.thinAll()
 	b.save(c, b.saveQuery(2, 48, 0, tier.Exact), 0)
 	b.save(c, b.saveQuery(3, 48, 0, tier.Exact), 0)
-	b.cat.mu.Lock()
-	defer b.cat.mu.Unlock()
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
 	if b.node(2, 48).ContentKey() == b.node(3, 48).ContentKey() || first == 0 {
 		t.Error("keys do not tell contents apart")
 	}
@@ -271,9 +269,9 @@ func TestContentKeysAreOfContent(t *testing.T) {
 
 // thinAll evicts until nothing is left that may go.
 func (b *bench) thinAll() {
-	b.cat.mu.Lock()
-	defer b.cat.mu.Unlock()
-	for p := b.cat.objects.Pools[objects.PrivatePool]; p.Used > p.Pinned; {
-		b.evictor.evictLocked(p.Evict, forRoom, nil)
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
+	for p := b.cat.Objects.Pools[objects.PrivatePool]; p.Used > p.Pinned; {
+		b.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -39,7 +40,7 @@ func writeBehind(c *Config) { c.WriteBehind = true }
 func readAhead(c *Config)   { c.ReadAhead = true }
 
 // carryOne does what one round of a goroutine of Run does, if there is any work.
-func (x *twoTiers) carryOne() bool { return x.promotions.engine.Try(x.ctx, laneBelow) }
+func (x *twoTiers) carryOne() bool { return x.move.Promotions.Engine.Try(x.ctx, move.LaneBelow) }
 
 func (x *twoTiers) carry() (n int) {
 	for x.carryOne() {
@@ -58,10 +59,10 @@ func (x *twoTiers) sink(p piece) {
 // push writes what is dirty and then drops all that may leave memory.
 func (x *twoTiers) push() {
 	x.Helper()
-	x.cat.mu.Lock()
-	_, _ = x.writes.flushLocked(0, nil)
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Lock()
+	_, _ = x.move.Writes.FlushLocked(0, nil)
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll()
 	x.dropAll()
 }
@@ -69,14 +70,14 @@ func (x *twoTiers) push() {
 // dropAll evicts whatever may leave.
 func (x *twoTiers) dropAll() {
 	s := x.Store
-	s.cat.mu.Lock()
-	for _, p := range s.cat.objects.Pools {
+	s.cat.Mu.Lock()
+	for _, p := range s.cat.Objects.Pools {
 		for p.Used > p.Pinned {
-			s.evictor.evictLocked(p.Evict, forRoom, nil)
+			s.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
 		}
 	}
-	s.cat.mu.Unlock()
-	s.cat.launch()
+	s.cat.Mu.Unlock()
+	s.cat.Launch()
 	x.audit()
 }
 
@@ -137,9 +138,9 @@ func (b *bench) until(what string, ok func() bool) {
 
 // waiters counts the rows that wait for promotions, ended ones not.
 func (x *twoTiers) waiters() (n int) {
-	x.cat.mu.Lock()
-	defer x.cat.mu.Unlock()
-	for _, f := range x.promotions.engine.All() {
+	x.cat.Mu.Lock()
+	defer x.cat.Mu.Unlock()
+	for _, f := range x.move.Promotions.Engine.All() {
 		n += f.Waiters()
 	}
 	return n
@@ -200,11 +201,11 @@ func TestSaveBehindAParentLargerThanItsPoolIsFull(t *testing.T) {
 	x.save(x.c, x.saveQuery(1, 128, 64, tier.Exact), 64)
 	x.push()
 	x.dropAll()
-	pool := x.cat.objects.Pools[objects.PrivatePool]
+	pool := x.cat.Objects.Pools[objects.PrivatePool]
 	if pool.Used != 0 {
 		t.Fatalf("%d bytes are still in memory", pool.Used)
 	}
-	node := x.cat.objects.Memory.PagesOf(x.profile.CheckpointLayout(64).Bytes)
+	node := x.cat.Objects.Memory.PagesOf(x.profile.CheckpointLayout(64).Bytes)
 	pool.Budget = 2*node - 1
 	_, err := x.c.Save(x.saveQuery(1, 192, 128, tier.Exact))
 	x.wantErr(err, tier.ErrFull)

@@ -15,6 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/held"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -24,7 +25,7 @@ import (
 // A walk does random things to a store over a tier that stalls, fails, refuses
 // and forgets, and to a plain map. Whatever happened: what is leased has the bytes
 // that were published, a match tells what a lease would find, what an operator
-// removed is gone, what was acknowledged is there after a restart, and every
+// Removed is gone, what was acknowledged is there after a restart, and every
 // account is exact.
 
 type walkOptions struct {
@@ -278,7 +279,7 @@ func (w *walk) allowed(what string, err error) {
 func (w *walk) commitAllTo(r Reservation, l *profile.Layout, data []byte, level tier.Level, n tier.Name) {
 	w.Helper()
 	for _, s := range w.sessions {
-		if s.held[r.ID] == nil {
+		if _, err := s.ChunkSpan(r.ID, 0, 0, 1); errors.Is(err, tier.ErrGone) {
 			continue
 		}
 		for i, part := range l.Parts {
@@ -362,10 +363,10 @@ func (w *walk) sameBytes(n tier.Name, l *profile.Layout, want []byte, extents []
 
 // where looks behind the scenes: which tier has a name.
 func (w *walk) where(n tier.Name) (memory, disk bool) {
-	w.cat.mu.Lock()
-	defer w.cat.mu.Unlock()
-	p, _ := w.Store.cat.profile(w.id)
-	o := w.cat.objects.Names.Find(n, p, w.cat.objects.Tenants[tenantA])
+	w.cat.Mu.Lock()
+	defer w.cat.Mu.Unlock()
+	p, _ := w.Store.cat.Profile(w.id)
+	o := w.cat.Objects.Names.Find(n, p, w.cat.Objects.Tenants[tenantA])
 	return o != nil && o.Fill == nil && o.Phase != objects.Stripped, w.tier.holds(n)
 }
 
@@ -439,10 +440,10 @@ func (w *walk) endCopy() {
 	}
 	w.out.mu.Unlock()
 	w.out.take()
-	w.cat.mu.Lock()
-	w.offloads.sendSomeLocked()
-	w.cat.mu.Unlock()
-	w.cat.launch()
+	w.cat.Mu.Lock()
+	w.move.Offloads.SendSomeLocked()
+	w.cat.Mu.Unlock()
+	w.cat.Launch()
 }
 
 // promote carries out one promotion, mostly well, while somebody waits for it or
@@ -451,8 +452,8 @@ func (w *walk) promote() {
 	w.tier.unread = []error{nil, nil, nil, nil, nil, nil, tier.ErrCorrupt, tier.ErrUnavailable}[w.rng.IntN(8)]
 	corrupt := errors.Is(w.tier.unread, tier.ErrCorrupt)
 	w.carryOne()
-	w.cat.launch()
-	for w.promotions.engine.Parked() > 0 {
+	w.cat.Launch()
+	for w.move.Promotions.Engine.Parked() > 0 {
 		if w.out != nil {
 			w.out.takeAll()
 		}
@@ -465,7 +466,7 @@ func (w *walk) promote() {
 			w.Sweep()
 		}
 		w.carryOne()
-		w.cat.launch()
+		w.cat.Launch()
 	}
 	w.tier.unread = nil
 	for n := range w.acked { // what was found corrupt is forgotten, and may be
@@ -479,10 +480,10 @@ func (w *walk) evictOne() {
 	p := w.segment(w.rng.IntN(walkSegments))
 	n := tier.Name{Key: p.key}
 	memory, disk := w.where(n)
-	w.cat.mu.Lock()
-	coming := slices.ContainsFunc(w.writes.byName[n], func(o *objects.Object) bool { return !writeOf(o).removed })
-	filled := w.cat.objects.Names.Filled(n, func() *objects.Profile { p, _ := w.Store.cat.profile(w.id); return p }(), w.cat.objects.Tenants[tenantA])
-	w.cat.mu.Unlock()
+	w.cat.Mu.Lock()
+	coming := slices.ContainsFunc(w.move.Writes.ByName[n], func(o *objects.Object) bool { return !move.WriteOf(o).Removed })
+	filled := w.cat.Objects.Names.Filled(n, func() *objects.Profile { p, _ := w.Store.cat.Profile(w.id); return p }(), w.cat.Objects.Tenants[tenantA])
+	w.cat.Mu.Unlock()
 	switch err := w.Evict(p.key); {
 	case filled:
 		w.wantErr(err, tier.ErrBusy)
@@ -499,9 +500,9 @@ func (w *walk) evictOne() {
 // lost tells whether a stripped node has no whole copy any more, since the tier has
 // found that wrong: what extends it cannot be written.
 func (w *walk) lost() bool {
-	w.cat.mu.Lock()
-	defer w.cat.mu.Unlock()
-	return slices.ContainsFunc(w.cat.objects.Table.Places(), func(o *objects.Object) bool {
+	w.cat.Mu.Lock()
+	defer w.cat.Mu.Unlock()
+	return slices.ContainsFunc(w.cat.Objects.Table.Places(), func(o *objects.Object) bool {
 		return o != nil && o.Phase == objects.Stripped && !w.tier.holds(o.Label())
 	})
 }
@@ -629,12 +630,12 @@ func (w *walk) compare() {
 
 // beingFilled tells whether a client fills a checkpoint or one that it extends.
 func (w *walk) beingFilled(n int) bool {
-	w.cat.mu.Lock()
-	defer w.cat.mu.Unlock()
-	p, _ := w.Store.cat.profile(w.id)
+	w.cat.Mu.Lock()
+	defer w.cat.Mu.Unlock()
+	p, _ := w.Store.cat.Profile(w.id)
 	for {
 		q, begin := w.checkpoint(n)
-		if w.cat.objects.Names.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.cat.objects.Tenants[tenantA]) {
+		if w.cat.Objects.Names.Filled(tier.Name{Kind: q.Kind, Key: q.Hash}, p, w.cat.Objects.Tenants[tenantA]) {
 			return true
 		}
 		if begin == 0 {

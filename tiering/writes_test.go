@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -209,7 +210,7 @@ func TestHungTierDoesNotHoldChains(t *testing.T) {
 	l := x.profile.CheckpointLayout(16)
 	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.dropAll()
-	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.writes.engine.Parked() != 0 {
+	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.move.Writes.Engine.Parked() != 0 {
 		t.Fatalf("reached %v, %v, want l == tier.LevelMemory, x.Pools()[objects.PrivatePool].UsedBytes == 0, x.down.Parked() == 0", l, x.Pools()[objects.PrivatePool])
 	}
 	x.tier.finishAll()
@@ -296,7 +297,7 @@ func TestParentThatDoesNotStayIsGivenUp(t *testing.T) {
 	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.tier.lose = true
 	x.tier.finishAll()
-	if l := x.reached(d); l != tier.LevelMemory || len(x.tier.offered) != maxTurns {
+	if l := x.reached(d); l != tier.LevelMemory || len(x.tier.offered) != move.MaxTurns {
 		t.Fatalf("reached %v with %d offers", l, len(x.tier.offered))
 	}
 	x.audit()
@@ -367,7 +368,7 @@ func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
 }
 
 // Hashes of checkpoints come from clients: another tenant's entry of the same
-// name is neither taken for ours nor written over.
+// Name is neither taken for ours nor written over.
 func TestNameOfAnotherTenantIsNotWrittenOver(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
@@ -409,8 +410,8 @@ func TestOperatorRemovesFromBothTiers(t *testing.T) {
 		x.wantMiss(p, tier.ReasonRemoved)
 		x.wantErr(x.Evict(p.key), tier.ErrGone)
 	}
-	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.cat.objects.Below.Deleting) != 0 {
-		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.cat.objects.Below.Deleting))
+	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.cat.Objects.Below.Deleting) != 0 {
+		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.cat.Objects.Below.Deleting))
 	}
 }
 
@@ -434,7 +435,7 @@ func TestRemovalOutlastsWrites(t *testing.T) {
 				t.Fatalf("%d writes", x.tier.waiting())
 			}
 			x.tier.finish(0, nil)
-			if x.tier.holds(tier.Name{Key: p.key}) || len(x.cat.objects.Below.Deleting) != 0 {
+			if x.tier.holds(tier.Name{Key: p.key}) || len(x.cat.Objects.Below.Deleting) != 0 {
 				t.Fatal("the removed segment came back")
 			}
 			x.tier.finishAll()
@@ -536,9 +537,9 @@ func TestWriteThatHangsDoesNotStopReservations(t *testing.T) {
 	for name, clean := range map[string]bool{"others are on disk": true, "others are only in memory": false} {
 		t.Run(name, func(t *testing.T) {
 			x := newTwoTiers(t, hybrid(1), poolOf(8))
-			x.cat.objects.Policies.WriteBehind = true
+			x.cat.Objects.Policies.WriteBehind = true
 			x.publish(x.c, x.mid(0, 64, 8)) // its write never ends
-			x.cat.objects.Policies.WriteBehind = clean
+			x.cat.Objects.Policies.WriteBehind = clean
 			for i := 1; i < 8; i++ {
 				x.publish(x.c, x.mid(i, 64, 8))
 				if clean {
@@ -548,7 +549,7 @@ func TestWriteThatHangsDoesNotStopReservations(t *testing.T) {
 			// The oldest leaves, and its memory with it only when it was read.
 			_, err := x.c.Reserve(x.reserveQuery(x.mid(99, 64, 8), 0))
 			x.wantErr(err, tier.ErrBusy)
-			for range hungSweeps {
+			for range move.HungSweeps {
 				x.Sweep()
 			}
 			for i := range 50 {
@@ -598,17 +599,17 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 		t.Fatalf("Promoting %v, want true", l.Promoting)
 	}
 	x.carry()
-	x.cat.mu.Lock()
+	x.cat.Mu.Lock()
 	o := x.node(1, 32)
 	if !o.Corrupt {
 		t.Error("a checkpoint whose write found its bytes wrong is not marked")
 	}
-	_ = x.writes.cleanLocked()
+	_ = x.move.Writes.CleanLocked()
 	if o.Write != nil {
 		t.Error("a corrupt checkpoint is offered to the tier again")
 	}
-	x.cat.mu.Unlock()
-	x.cat.launch()
+	x.cat.Mu.Unlock()
+	x.cat.Launch()
 	x.tier.finishAll()
 	x.audit()
 }

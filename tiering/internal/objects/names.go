@@ -37,7 +37,7 @@ func (names *Names) Checkpoint(hash *[32]byte, kind tier.CheckpointKind, p *Prof
 	return nil
 }
 
-// Named finds an object in memory, published or being filled; nil = none.
+// Find finds an object in memory, published or being filled; nil = none.
 func (names *Names) Find(n tier.Name, p *Profile, t *Tenant) *Object {
 	if n.Kind == 0 {
 		return names.Segment(&n.Key, p, t)
