@@ -54,7 +54,7 @@ func (c *conn) cancelRequests(t *task) error {
 func (c *conn) enlist(w *cancellation, requests []uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.mu.cancels) >= c.server.config.MaxInFlight {
+	if max(len(c.mu.cancels), c.mu.late) >= c.server.config.MaxInFlight {
 		c.endCancelLocked(w)
 		return codes.Refuse(wire.Busy, "%d cancels are waiting, the maximum of a connection", c.server.config.MaxInFlight)
 	}
@@ -116,12 +116,18 @@ func (c *conn) settle(t *task, err error) {
 func (c *conn) cancelLate(w *cancellation) {
 	c.mu.Lock()
 	left, late := w.left, c.endCancelLocked(w)
+	if late {
+		c.mu.late++
+	}
 	for _, t := range c.mu.inFlight { // otherwise waiters would accumulate at a job that runs long
 		t.waiters = slices.DeleteFunc(t.waiters, func(x waiter) bool { return x.cancellation == w })
 	}
 	c.mu.Unlock()
 	if late {
 		c.replyError(&w.header, codes.Refuse(wire.Late, "%d requests still run", left), &scratch{})
+		c.mu.Lock()
+		c.mu.late--
+		c.mu.Unlock()
 	}
 }
 

@@ -57,7 +57,10 @@ type conn struct {
 		sync.Mutex
 		inFlight map[uint64]*task // by request id
 		cancels  map[*cancellation]struct{}
+		late     int // refusals of late cancellations that are being sent
 	}
+
+	sending sync.Mutex // locked while a send may block
 }
 
 func newConn(s *Server, id uint64, sock *seqpacket.Conn, p socket.Peer, now time.Time) *conn {
@@ -285,16 +288,25 @@ func afterRefusal(h *wire.Header) next {
 // is set on the socket. Before a polling goroutine or a worker blocks in a send, another goroutine
 // takes its place.
 func (c *conn) send(frame []byte, fds []int, s *scratch) {
-	var err error
-	if s.poller == nil && s.worker == nil {
-		err = c.sock.Send(frame, fds)
-	} else if err = c.sock.TrySend(frame, fds); errors.Is(err, seqpacket.ErrTimeout) {
-		if s.poller != nil {
+	err := seqpacket.ErrTimeout
+	if s.poller != nil || s.worker != nil {
+		err = c.sock.TrySend(frame, fds)
+	}
+	if errors.Is(err, seqpacket.ErrTimeout) {
+		switch {
+		case s.poller != nil:
 			s.poller.disarm(c)
 			s.poller.replace(s)
-		} else {
+		case s.worker != nil:
 			s.worker.Spawn()
 			s.worker = nil
+		}
+		// A send that blocks occupies a thread, of which a process has at most 10,000. One reply waits
+		// for the client, and others wait for that one. If it is not read, all of them are dropped.
+		c.sending.Lock()
+		defer c.sending.Unlock()
+		if c.ctx.Err() != nil {
+			return
 		}
 		err = c.sock.Send(frame, fds)
 	}

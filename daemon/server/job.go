@@ -42,21 +42,21 @@ func (t *task) start() (*task, error) {
 	}
 	x.move(queued)
 	// Before Put, since the goroutine that takes the request from the queue uses x.stay.
-	x.stay = context.AfterFunc(x.ctx, x.dropQueued)
+	x.stay = context.AfterFunc(x.ctx, func() { x.dropQueued(&scratch{}) })
 	if !x.queue.Put(x.lane, x) {
 		panic("daemon: the queue was closed before its connections")
 	}
 	if x.ctx.Err() != nil { // AfterFunc may have called dropQueued before Put
-		x.dropQueued()
+		x.dropQueued(t.scratch)
 	}
 	return nil, nil
 }
 
 // dropQueued ends a request whose context ended while it was in the queue. It does nothing if the
-// request is not in the queue, which the caller need not know.
-func (t *task) dropQueued() {
+// request is not in the queue, which the caller need not know. s belongs to the caller's goroutine.
+func (t *task) dropQueued(s *scratch) {
 	if t.queue.Take(t.lane, t) {
-		t.scratch = &scratch{}
+		t.scratch = s
 		t.end(nil, t.overdue(time.Now()))
 	}
 }

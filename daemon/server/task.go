@@ -187,6 +187,7 @@ func (t *task) end(reply wire.Message, err error) {
 		// Before the reply, since the client may send its next request as soon as it has the reply.
 		c.flying.Add(-1)
 	}
+	seqpacket.CloseAll(t.received) // before the reply too, since a client that does not read would hold many
 	switch {
 	case flew && c.ctx.Err() != nil: // the connection answers no more requests
 	case err != nil:
@@ -194,7 +195,6 @@ func (t *task) end(reply wire.Message, err error) {
 	default:
 		c.reply(&t.header, reply, descriptors(t.send), t.scratch)
 	}
-	seqpacket.CloseAll(t.received)
 	for _, f := range t.send {
 		f.Close()
 	}

@@ -56,6 +56,7 @@ type requester struct {
 	s      *Server
 	c      *conn
 	client *seqpacket.Conn
+	reader scratch
 	last   uint64
 	open   chan struct{} // closed when blocked requests may go on
 	pipes  []int         // for each request, the end of a pipe whose other end the request owns
@@ -120,7 +121,7 @@ func (r *requester) handle(h *wire.Header, m wire.Message, fds ...int) {
 	h.Version, h.Kind, h.Epoch = wire.Version, wire.Request, r.s.epoch
 	frame, err := wire.AppendFrame(nil, h, m)
 	must(r, err)
-	_, mine := r.c.handle(frame, fds, time.Now(), &scratch{})
+	_, mine := r.c.handle(frame, fds, time.Now(), &r.reader)
 	clear(frame) // the reader receives the next one
 	if mine != nil {
 		r.s.polling.Go(func() { mine.run(&scratch{}, time.Now()) })
@@ -132,13 +133,11 @@ func (r *requester) cancel(ids ...uint64) {
 	r.handle(&wire.Header{Op: wire.OpCancel, Request: 1000}, &wire.CancelRequest{Requests: ids})
 }
 
-// expect reads as many replies as there are codes, in any order.
-func (r *requester) expect(want ...wire.Code) {
+// read reads n replies and returns their codes, and the text of the last refusal.
+func (r *requester) read(n int) (got []wire.Code, text string) {
 	r.Helper()
-	var got []wire.Code
-	text := ""
 	buf := make([]byte, wire.MaxFrame)
-	for range want {
+	for range n {
 		n, fds, err := r.client.Recv(buf)
 		must(r, err)
 		seqpacket.CloseAll(fds)
@@ -148,11 +147,44 @@ func (r *requester) expect(want ...wire.Code) {
 			text = wire.ErrorText(body)
 		}
 	}
+	return got, text
+}
+
+// expect reads as many replies as there are codes, in any order.
+func (r *requester) expect(want ...wire.Code) {
+	r.Helper()
+	got, text := r.read(len(want))
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		r.Fatalf("answered %v, want %v: %s", got, want, text)
 	}
+}
+
+// fill sends replies until the client, which does not read, has no room for another one. It returns
+// their number.
+func (r *requester) fill(timeout time.Duration) (n int) {
+	r.Helper()
+	must(r, r.c.sock.SetSendTimeout(timeout))
+	frame := wire.AppendError(nil, &wire.Header{Version: wire.Version, Kind: wire.Reply, Op: wire.OpStats}, "some text")
+	for err := error(nil); err == nil; n++ {
+		err = r.c.sock.TrySend(frame, nil)
+	}
+	return n - 1
+}
+
+// cancels returns the number of cancellations that wait for requests.
+func (r *requester) cancels() int {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return len(r.c.mu.cancels)
+}
+
+// threads returns the number of threads of the process.
+func threads(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/task")
+	must(t, err)
+	return len(list)
 }
 
 func (r *requester) answers(*task) (wire.Message, error) { return &wire.CodesReply{}, nil }
@@ -271,6 +303,67 @@ func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 			close(r.open)
 			r.expect(wire.OK)
 		},
+		"late in the queue at once, and its client does not read": func(r *requester) {
+			r.ask(long, 0, r.blocks)
+			r.fill(time.Millisecond)
+			r.reader.poller = r.c.poller
+			r.ask(long, time.Microsecond, r.answers)
+			if r.reader.poller != nil {
+				r.Error("the goroutine that polls other connections too waited for the client")
+			}
+		},
+		"refused, and its client does not read": func(r *requester) {
+			n := r.fill(time.Minute)
+			r.ask(long, 0, r.refuses)
+			for range 5_000 { // its descriptor does not wait for the client
+				if _, err := unix.Write(r.pipes[0], []byte{0}); err != nil {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if _, err := unix.Write(r.pipes[0], []byte{0}); !errors.Is(err, unix.EPIPE) {
+				r.Errorf("its descriptor is open: %v", err)
+			}
+			r.expect(append(slices.Repeat([]wire.Code{wire.OK}, n), wire.Invalid)...)
+		},
+		"answered many times, and its client does not read": func(r *requester) {
+			n, before := r.fill(time.Minute), threads(r.T)
+			for range 100 {
+				r.ask(short, 0, func(k *task) (wire.Message, error) { k.rest = r.answers; return nil, nil })
+				for r.c.flying.Load() > 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			r.is(100, 0, 0)
+			if more := threads(r.T) - before; more > 50 {
+				r.Errorf("%d threads wait for the client", more)
+			}
+			r.expect(slices.Repeat([]wire.Code{wire.OK}, n+100)...)
+		},
+		"canceled in vain, and its client does not read": func(r *requester) {
+			runs := make(chan struct{})
+			id := r.ask(long, 0, func(*task) (wire.Message, error) { close(runs); <-r.open; return &wire.CodesReply{}, nil })
+			<-runs
+			n, cancels, handled := r.fill(time.Minute), r.s.config.MaxInFlight+1, make(chan struct{})
+			go func() {
+				defer close(handled)
+				for i := range uint64(cancels) {
+					r.handle(&wire.Header{Op: wire.OpCancel, Request: 1000 + i, Deadline: 1}, &wire.CancelRequest{Requests: []uint64{id}})
+					for r.cancels() > 0 {
+						time.Sleep(time.Millisecond)
+					}
+				}
+			}()
+			select {
+			case <-handled:
+				r.Errorf("%d replies to cancels wait for the client", cancels)
+			case <-time.After(time.Second): // the reader waits with a refusal
+			}
+			r.read(n + cancels)
+			<-handled
+			close(r.open)
+			r.expect(wire.OK)
+		},
 		"canceled": func(r *requester) {
 			ids := []uint64{r.ask(long, 0, r.blocks), r.ask(long, 0, r.answers), r.ask(short, 0, r.waits), 7}
 			r.is(3, 1, 1)
@@ -287,7 +380,7 @@ func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 			r.client.Close()
 			r.c.end()
 			r.s.queue.Close()
-			r.s.polling.Wait()
+			must(t, r.s.stopPolling())
 		})
 	}
 }
