@@ -403,8 +403,7 @@ const (
 )
 
 // matchIsLong reports whether a match has many rows, or a long prompt to search. Only a connection
-// that negotiated the search can send a prompt, so only such connections' requests are decoded
-// twice.
+// that negotiated the search can send a prompt, so other connections' requests are not decoded here.
 func (t *task) matchIsLong() (bool, error) {
 	if long := len(t.body) > longLookup; long || !t.at.has(wire.FeatureKnown) {
 		return long, nil

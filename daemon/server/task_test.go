@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -249,6 +250,13 @@ func (r *requester) released() {
 	}
 }
 
+func (r *requester) close() {
+	r.client.Close()
+	r.c.end()
+	r.s.queue.Close()
+	must(r, r.s.stopPolling())
+}
+
 // In whatever way a request ends, everything that it held is released, once.
 func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 	const long, short = true, false
@@ -377,10 +385,7 @@ func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 			r := newRequester(t)
 			test(r)
 			r.released()
-			r.client.Close()
-			r.c.end()
-			r.s.queue.Close()
-			must(t, r.s.stopPolling())
+			r.close()
 		})
 	}
 }
@@ -399,6 +404,70 @@ func (r *requester) ended(end func()) {
 	if _, _, err := r.client.Recv(make([]byte, wire.MaxFrame)); !errors.Is(err, seqpacket.ErrClosed) {
 		r.Errorf("after the end the client reads: %v", err)
 	}
+}
+
+// Requests end in all ways at once. Each is answered once, and before a cancel that names it.
+func TestEveryRequestIsAnsweredOnce(t *testing.T) {
+	r := newRequester(t)
+	briefly := func(k *task) (wire.Message, error) {
+		select {
+		case <-time.After(100 * time.Microsecond):
+			return &wire.CodesReply{}, nil
+		case <-k.ctx.Done():
+			return nil, k.ctx.Err()
+		}
+	}
+	effects := []effect{r.answers, r.refuses, briefly, func(k *task) (wire.Message, error) { k.rest = briefly; return nil, nil }}
+	deadlines := []uint32{0, 1, 100, 1000}
+	const requests = 2000
+	named := map[uint64][]uint64{} // by the id of the cancel
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range uint64(requests) {
+		if i%4 == 3 {
+			named[1000+i] = []uint64{1000 + i - 1, 1000 + i - 2, 1000 + i - 1 - rng.Uint64N(min(i, 100))}
+		}
+	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		got, buf := map[uint64]int{}, make([]byte, wire.MaxFrame)
+		for range requests {
+			n, fds, err := r.client.Recv(buf)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			seqpacket.CloseAll(fds)
+			h, _, _ := wire.ParseHeader(buf[:n])
+			got[h.Request]++
+			for _, id := range named[h.Request] {
+				if h.Code == wire.OK && got[id] == 0 && named[id] == nil {
+					t.Errorf("the cancel %d is answered before the request %d", h.Request, id)
+				}
+			}
+		}
+		if len(got) != requests {
+			t.Errorf("%d replies to %d of %d requests", requests, len(got), requests)
+		}
+	}()
+	for i := range uint64(requests) {
+		id, deadline := 1000+i, deadlines[rng.IntN(len(deadlines))]
+		if ids := named[id]; ids != nil {
+			r.handle(&wire.Header{Op: wire.OpCancel, Request: id, Deadline: deadline}, &wire.CancelRequest{Requests: ids})
+			continue
+		}
+		r.mu.Lock()
+		r.effects[id] = effects[rng.IntN(len(effects))]
+		r.mu.Unlock()
+		operations[wire.OpRegisterDevice].long = nil
+		if rng.IntN(2) == 0 {
+			operations[wire.OpRegisterDevice].long = always
+		}
+		r.handle(&wire.Header{Op: wire.OpRegisterDevice, Request: id, Tenant: 1, Deadline: deadline}, &wire.StatsRequest{})
+	}
+	<-answered
+	r.released()
+	r.close()
 }
 
 // The reader's memory is used for the next frame while a request is in flight.
@@ -424,6 +493,5 @@ func TestARequestInFlightOwnsItsBody(t *testing.T) {
 	}
 	r.expect(wire.OK)
 	r.released()
-	r.client.Close()
-	r.c.end()
+	r.close()
 }
