@@ -28,7 +28,7 @@ func lockHolds(b *testing.B, held int, eviction func() policy.Eviction) {
 	var times []time.Duration
 	for b.Loop() {
 		b.StopTimer()
-		bench.mu.Take() // what filled memory
+		bench.cat.Mu.Take() // what filled memory
 		b.StartTimer()
 		bench.busyWhile(hashes, func(c *Session) {
 			r, err := c.Save(&SaveQuery{Profile: bench.id, Tenant: tenantA, Kind: tier.Exact, Hash: [32]byte{1}, Tokens: bench.tokensOf(held - 64)})
@@ -36,7 +36,7 @@ func lockHolds(b *testing.B, held int, eviction func() policy.Eviction) {
 			bench.must(c.Abort(r.ID))
 		})
 		b.StopTimer()
-		got, worst := bench.mu.Take()
+		got, worst := bench.cat.Mu.Take()
 		times = append(times, got...)
 		for _, w := range worst {
 			b.Log(w)
