@@ -188,7 +188,8 @@ func (a *AttendJob) check() error {
 		return fmt.Errorf("%d rows of %d heads [%d, %d], %d of keys: %w", a.Rows, a.Heads, a.KeyDim, a.ValueDim, a.KeyHeads, gpuipc.ErrInvalid)
 	}
 	size := uint64(a.QType.Size())
-	if size == 0 || a.Type.Size() == 0 || a.Rows > 0 && (a.Q == 0 || a.Out == 0) || (a.Q|a.Out)%size != 0 || math.IsNaN(float64(a.Scale)) || math.IsInf(float64(a.Scale), 0) {
+	// The difference of an infinity, or of what is not a number, with itself is not a number.
+	if size == 0 || a.Type.Size() == 0 || a.Rows > 0 && (a.Q == 0 || a.Out == 0) || (a.Q|a.Out)%size != 0 || a.Scale-a.Scale != 0 {
 		return fmt.Errorf("queries of type %d at %#x to %#x, keys of type %d, scale %v: %w", a.QType, a.Q, a.Out, a.Type, a.Scale, gpuipc.ErrInvalid)
 	}
 	if n := a.shared(); n > MaxShared {
@@ -246,7 +247,7 @@ func (x *AttendRows) places() uint64 {
 
 // used returns the entries of the block table whose blocks have the rows.
 func (r *AttendRun) used() []uint32 {
-	if r.BlockRows == 0 {
+	if r.BlockRows == 0 || r.Rows == 0 {
 		return nil
 	}
 	return r.Blocks[r.FirstRow/r.BlockRows : (r.FirstRow+r.Rows-1)/r.BlockRows+1]
@@ -280,48 +281,47 @@ func (a *AttendJob) shared() int {
 // launches returns the launches of one kernel.
 func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
 	var group []plannedAttend
-	items := 0
 	var launches []Launch
-	flush := func() {
-		if items > 0 {
-			launches = append(launches, attendLaunch(entry, group, scratch))
-		}
-		group, items = nil, 0
-	}
+	items := 0
 	for _, j := range p.jobs {
 		if j.entry != entry || len(j.items) == 0 {
 			continue
 		}
-		if items+len(j.items) > maxGridX {
-			flush()
+		if items > 0 && items+len(j.items) > maxGridX {
+			launches = append(launches, attendLaunch(entry, group, scratch))
+			group, items = nil, 0
 		}
 		group, items = append(group, j), items+len(j.items)
 	}
-	flush()
+	if items > 0 {
+		launches = append(launches, attendLaunch(entry, group, scratch))
+	}
 	return launches
 }
 
 func attendLaunch(entry string, jobs []plannedAttend, scratch uint64) Launch {
-	var rows, items words
-	var t attendTables
+	var t tables
+	var items words
 	keyHeads, blocks, shared, runs, first := 0, 0, 0, 0, 0
 	for i := range jobs {
 		j := &jobs[i]
 		keyHeads, blocks, shared = max(keyHeads, j.KeyHeads), max(blocks, j.blocks()), max(shared, j.shared())
-		rows = append(rows, j.row(first, scratch)...)
+		t.words = append(t.words, j.row(first, scratch)...)
 		for _, x := range j.items {
 			items.u32(uint32(i), uint32(runs+x.run), uint32(x.first), uint32(x.count), uint32(int32(j.Begin+1-j.Runs[x.run].Begin)), 0)
 		}
 		runs, first = runs+len(j.Runs), first+len(j.items)
 	}
-	rows.align(TableAlign)
-	runsAt := len(rows)
+	t.align(TableAlign)
+	runsAt := len(t.words)
 	itemsAt := runsAt + runs*attendRunBytes
-	t.words = append(append(rows, make(words, runs*attendRunBytes)...), items...)
-	for at := runsAt; len(jobs) > 0; jobs = jobs[1:] {
-		for i := range jobs[0].Runs {
-			w := t.run(&jobs[0].Runs[i]) // run may append to the tables and move them
-			at += copy(t.words[at:], w)
+	t.words = append(t.words, make(words, runs*attendRunBytes)...)
+	t.words = append(t.words, items...)
+	at := runsAt
+	for i := range jobs {
+		for r := range jobs[i].Runs {
+			t.put(at, jobs[i].Runs[r].row(&t))
+			at += attendRunBytes
 		}
 	}
 	args := arguments()
@@ -356,19 +356,12 @@ func (j *plannedAttend) row(firstItem int, scratch uint64) words {
 	return w
 }
 
-// attendTables has the rows of jobs, runs and items, and after them the data of the runs.
-type attendTables struct {
-	words
-	turns  []placed[*gpuipc.Rotation]
-	blocks []placed[[]uint32]
-}
-
-// run returns a run in the form of attending::Run. It appends the run's data to the tables.
-func (t *attendTables) run(r *AttendRun) words {
+// row returns the run in the form of attending::Run. It appends the run's data to the tables.
+func (r *AttendRun) row(t *tables) words {
 	var w words
 	k, v := &r.Keys, &r.Values
 	w.u64(k.Base, v.Base, uint64(k.BlockStride), uint64(k.RowStride), uint64(k.HeadStride), uint64(v.BlockStride), uint64(v.RowStride), uint64(v.HeadStride))
-	w.u64(t.blocksOf(r), t.turnOf(r.Turn))
+	w.u64(t.blocksOf(r.used()), t.turnsOf(r.Turn, nil, 0))
 	first, half, interleaved := r.FirstRow, 0, false
 	if r.BlockRows > 0 {
 		first %= r.BlockRows
@@ -378,33 +371,4 @@ func (t *attendTables) run(r *AttendRun) words {
 	}
 	w.u32(uint32(r.BlockRows), uint32(first), uint32(half), oneIf(interleaved))
 	return w
-}
-
-func (t *attendTables) blocksOf(r *AttendRun) uint64 {
-	if r.Rows == 0 || r.BlockRows == 0 {
-		return 0
-	}
-	used := r.used()
-	if at, ok := find(t.blocks, used, slices.Equal); ok {
-		return at
-	}
-	at := uint64(t.align(TableAlign))
-	t.u32(used...)
-	t.blocks = append(t.blocks, placed[[]uint32]{used, at})
-	return at
-}
-
-func (t *attendTables) turnOf(r *gpuipc.Rotation) uint64 {
-	if r == nil || r.Dims == 0 {
-		return 0
-	}
-	same := func(a, b *gpuipc.Rotation) bool { return slices.Equal(a.Cos, b.Cos) && slices.Equal(a.Sin, b.Sin) }
-	if at, ok := find(t.turns, r, same); ok {
-		return at
-	}
-	at := uint64(t.align(TableAlign))
-	t.f32(r.Cos...)
-	t.f32(r.Sin...)
-	t.turns = append(t.turns, placed[*gpuipc.Rotation]{r, at})
-	return at
 }

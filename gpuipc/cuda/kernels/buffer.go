@@ -72,20 +72,19 @@ var bufferKernels = []int{1, 4, 8}
 // Sums are added in another order than on the CPU. Compared with float64, outputs with F32 rows are
 // correct to 1e-5 of the largest output. F16 and BF16 rows add their own rounding.
 func Buffer(jobs []BufferJob) ([]Launch, error) {
-	waves := make([][][]BufferJob, 0, 1) // by wave and kernel
+	var waves [][][]*BufferJob // by wave and kernel
 	for i := range jobs {
-		a := jobs[i]
-		if err := a.check(); err != nil {
+		if err := jobs[i].check(); err != nil {
 			return nil, fmt.Errorf("buffer, job %d: %w", i, err)
 		}
+		a := jobs[i]
 		for wave := 0; ; wave++ {
 			part, more := a.cut(bufferKernels[len(bufferKernels)-1])
 			if wave == len(waves) {
-				waves = append(waves, make([][]BufferJob, len(bufferKernels)))
+				waves = append(waves, make([][]*BufferJob, len(bufferKernels)))
 			}
-			at, _ := slices.BinarySearch(bufferKernels, max(1, part.New.N))
-			if part.New.N > 0 || part.Out != 0 {
-				waves[wave][at] = append(waves[wave][at], part)
+			if k := part.kernel(); part.New.N > 0 || part.Out != 0 {
+				waves[wave][k] = append(waves[wave][k], part)
 			}
 			if !more {
 				break
@@ -103,11 +102,12 @@ func Buffer(jobs []BufferJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// cut splits a job with more than n new rows. The result first has the first n new rows of
-// a. In a itself these n rows become pending, and the remaining rows stay new. If a has at
-// most n new rows, first has all of them, more is false and a stays unchanged.
-func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
-	first = *a
+// cut splits a job with more than n new rows. The result has the first n new rows of a. In a
+// itself these n rows become pending, and the remaining rows stay new. If a has at most n new
+// rows, the result has all of them, more is false and a stays unchanged.
+func (a *BufferJob) cut(n int) (first *BufferJob, more bool) {
+	part := *a
+	first = &part
 	if a.New.N <= n {
 		return first, false
 	}
@@ -152,7 +152,7 @@ func (a *BufferJob) check() error {
 	if err := a.New.check(); err != nil {
 		return err
 	}
-	if shared := a.shared(a.kernel()); shared > MaxShared {
+	if shared := a.shared(bufferKernels[a.kernel()]); shared > MaxShared {
 		return fmt.Errorf("%d key dimensions take %d bytes of shared memory, most %d: %w", a.DK, shared, MaxShared, gpuipc.ErrInvalid)
 	}
 	return a.checkParents()
@@ -187,15 +187,15 @@ func (a *BufferJob) checkParents() error {
 	return nil
 }
 
-// The method kernel returns the entry of bufferKernels that handles the next part of the
-// job: the smallest kernel with room for all new rows, else the largest kernel.
+// The method kernel returns the index in bufferKernels of the kernel that handles the next part
+// of the job: the smallest kernel with room for all new rows, else the largest kernel.
 func (a *BufferJob) kernel() int {
-	for _, m := range bufferKernels {
+	for i, m := range bufferKernels {
 		if a.New.N <= m {
-			return m
+			return i
 		}
 	}
-	return bufferKernels[len(bufferKernels)-1]
+	return len(bufferKernels) - 1
 }
 
 // tiles returns the number of blocks of threads that share a head.
@@ -212,11 +212,10 @@ func (a *BufferJob) shared(m int) int {
 	return 4 * n
 }
 
-func bufferLaunch(m int, jobs []BufferJob) Launch {
+func bufferLaunch(m int, jobs []*BufferJob) Launch {
 	tables := make(words, bufferRowBytes*len(jobs))
 	blocks, shared := 0, 0
-	for i := range jobs {
-		a := &jobs[i]
+	for i, a := range jobs {
 		blocks, shared = max(blocks, a.Heads*a.tiles()), max(shared, a.shared(m))
 		passes, count, ancestors := a.family(&tables)
 		in, size := &a.New, uint64(a.Type.Size())
@@ -225,7 +224,7 @@ func bufferLaunch(m int, jobs []BufferJob) Launch {
 		row.u32(uint32(a.Heads), uint32(a.KeyHeads), uint32(a.DK), uint32(a.DV), uint32(a.Type), uint32(in.Type),
 			uint32(a.Pending), uint32(in.N), uint32(count), oneIf(a.PerKey), oneIf(a.Delta),
 			oneIf(a.DV%4 == 0 && (a.From|a.Out)%16 == 0), oneIf(a.DV%4 == 0 && a.U%(4*size) == 0), 0)
-		copy(tables[bufferRowBytes*i:], row)
+		tables.put(bufferRowBytes*i, row)
 	}
 	return Launch{
 		Name: fmt.Sprintf("spliced_buffer_%d", m), Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{bufferThreads, 1, 1},
@@ -248,9 +247,12 @@ func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors u
 	for i := range a.New.N {
 		path, mask := a.ancestors(a.Pending + i)
 		masks.u32(mask)
-		at := slices.IndexFunc(paths, func(p []uint32) bool { return slices.Equal(p, path) })
-		if at < 0 {
-			at, paths, members = len(paths), append(paths, path), append(members, 0)
+		at := 0
+		for at < len(paths) && !slices.Equal(paths[at], path) {
+			at++
+		}
+		if at == len(paths) {
+			paths, members = append(paths, path), append(members, 0)
 		}
 		members[at] |= 1 << i
 	}
@@ -283,6 +285,9 @@ func (a *BufferJob) lineage(row int) []uint32 {
 
 // chain reports whether each row follows the previous one.
 func (a *BufferJob) chain() bool {
+	if a.Parents == nil {
+		return true
+	}
 	for i, p := range a.Parents {
 		if int(p) != i-1 {
 			return false

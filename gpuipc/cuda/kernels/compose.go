@@ -56,9 +56,9 @@ type ComposeStep struct {
 // addresses aligned to 16, and dense transitions of at most 192 key dimensions. Other jobs
 // use simple and slow kernels. So do packed parts without dense transitions.
 //
-// Compose returns ErrInvalid for inconsistent sizes, types or addresses, for packed parts
-// of 4 GiB or more, and for dense transitions with so many key dimensions that a column of
-// the state does not fit shared memory (about 10,000).
+// Compose refuses inconsistent sizes, types or addresses, packed parts of 4 GiB or more, and
+// dense transitions with so many key dimensions that a column of the state does not fit
+// shared memory (about 10,000).
 func Compose(jobs []ComposeJob) ([]Launch, error) {
 	groups := make([][]*ComposeJob, composeKernels)
 	for i := range jobs {
@@ -128,7 +128,7 @@ func (j *ComposeJob) check() error {
 		}
 	}
 	if k := j.kernel(); k == composePlain || k == composePackedPlain {
-		if _, ok := plainColumns(j.DK); !ok {
+		if plainColumns(j.DK) == 0 {
 			return fmt.Errorf("dense transitions of %d key dimensions: %w", j.DK, gpuipc.ErrInvalid)
 		}
 	}
@@ -285,9 +285,6 @@ func (j *ComposeJob) denseKernel() composeKernel {
 // at any address, but their rows must have a multiple of 8 numbers.
 func (j *ComposeJob) inStrips() bool {
 	states := j.From | j.Out
-	whole := func(at uint64, packed int64, numbers, size int) bool {
-		return at%16 == 0 && (packed != 0 && numbers%8 == 0 || packed == 0 && numbers*size%16 == 0)
-	}
 	for i := range j.Steps {
 		s := &j.Steps[i]
 		states |= s.Before
@@ -298,6 +295,12 @@ func (j *ComposeJob) inStrips() bool {
 	return states%8 == 0 && j.DV%2 == 0
 }
 
+// whole reports whether rows of so many numbers, or packed ones, can be copied in units of 16
+// bytes.
+func whole(at uint64, packed int64, numbers, size int) bool {
+	return at%16 == 0 && (packed != 0 && numbers%8 == 0 || packed == 0 && numbers*size%16 == 0)
+}
+
 const (
 	streamThreads = 256
 	plainThreads  = 128
@@ -305,41 +308,51 @@ const (
 
 func (k composeKernel) launch(jobs []*ComposeJob) (Launch, error) {
 	args := arguments()
-	l := Launch{Name: k.String(), Block: [3]uint32{streamThreads, 1, 1}}
-	perBlock := func(units int) int { return (units + streamThreads - 1) / streamThreads }
-	var blocks func(j *ComposeJob) int
+	threads, shared, columns := streamThreads, uint32(0), 0
 	switch k {
-	case composeRows, composeNumbers:
-		blocks = func(j *ComposeJob) int { return perBlock(j.numbers() / 4) }
-	case composeTurned:
-		blocks = func(j *ComposeJob) int { return perBlock(j.Heads * ((j.DK + 1) / 2) * (j.DV / 4)) }
-	case composeSingle:
-		blocks = func(j *ComposeJob) int { return perBlock(j.numbers()) }
-	case composePackedSingle:
-		blocks = func(j *ComposeJob) int { return j.Heads * perBlock(j.DK*j.DV) }
+	case composeRows, composeNumbers, composeTurned, composeSingle, composePackedSingle:
 	case composePlain, composePackedPlain:
-		columns, _ := plainColumns(mostDK(jobs))
-		l.Block[0], l.Shared = plainThreads, plainShared(mostDK(jobs), columns)
-		args.u32(uint32(columns), uint32(8*mostDK(jobs)*columns), uint32(mostDK(jobs)), 0)
-		blocks = func(j *ComposeJob) int { return strips(j, columns) }
+		dk := mostDK(jobs)
+		threads, columns = plainThreads, plainColumns(dk)
+		shared = plainShared(dk, columns)
+		args.u32(uint32(columns), uint32(8*dk*columns), uint32(dk), 0)
 	default:
 		r := k.ring(jobs)
-		l.Block[0], l.Shared = uint32(2*r.columns), r.bytes()
+		threads, columns = 2*r.columns, r.columns
+		shared = r.bytes()
 		args.u32(r.arguments()...)
-		blocks = func(j *ComposeJob) int { return strips(j, r.columns) }
 	}
 	most := 0
 	for _, j := range jobs {
-		most = max(most, blocks(j))
+		most = max(most, k.blocks(j, columns))
 	}
 	tables := composeTables(jobs)
 	if most > maxGridX || len(tables) > 1<<30 {
 		return Launch{}, fmt.Errorf("%d blocks, %d bytes of tables: %w", most, len(tables), gpuipc.ErrInvalid)
 	}
-	l.Grid = [3]uint32{uint32(most), uint32(len(jobs)), 1}
-	l.Args, l.Tables = args, tables
-	return l, nil
+	return Launch{
+		Name: k.String(), Grid: [3]uint32{uint32(most), uint32(len(jobs)), 1}, Block: [3]uint32{uint32(threads), 1, 1},
+		Shared: shared, Args: args, Tables: tables,
+	}, nil
 }
+
+// blocks returns the number of blocks of threads for a job. The parameter columns is the width
+// of the strips of kernels that compute in strips.
+func (k composeKernel) blocks(j *ComposeJob, columns int) int {
+	switch k {
+	case composeRows, composeNumbers:
+		return streamBlocks(j.numbers() / 4)
+	case composeTurned:
+		return streamBlocks(j.Heads * ((j.DK + 1) / 2) * (j.DV / 4))
+	case composeSingle:
+		return streamBlocks(j.numbers())
+	case composePackedSingle:
+		return j.Heads * streamBlocks(j.DK*j.DV)
+	}
+	return strips(j, columns)
+}
+
+func streamBlocks(units int) int { return (units + streamThreads - 1) / streamThreads }
 
 func mostDK(jobs []*ComposeJob) (n int) {
 	for _, j := range jobs {
@@ -352,14 +365,14 @@ func mostDK(jobs []*ComposeJob) (n int) {
 func strips(j *ComposeJob, columns int) int { return j.Heads * ((j.DV + columns - 1) / columns) }
 
 // plainColumns returns the columns of the widest strip of a state with dk rows for which
-// two strips fit into shared memory.
-func plainColumns(dk int) (columns int, ok bool) {
-	for columns = 8; columns > 0; columns /= 2 {
+// two strips fit into shared memory; 0 if not even one column fits.
+func plainColumns(dk int) int {
+	for columns := 8; columns > 0; columns /= 2 {
 		if dk <= MaxShared && plainShared(dk, columns) <= MaxShared {
-			return columns, true
+			return columns
 		}
 	}
-	return 0, false
+	return 0
 }
 
 // plainShared returns the bytes of two strips of the state and a piece of T, which has 33
@@ -412,8 +425,8 @@ const multiprocessors = 132
 
 // ring chooses how many columns the strip of a block has, and how many tiles are in flight.
 // Columns of a state do not mix, so strips are independent over all steps. But each strip
-// reads T. From HBM it is read once, because strips of a head run at about the same time;
-// from L2 it is read once per strip. So ring chooses strips of 64 columns, unless strips of
+// reads T. HBM delivers T once, because strips of a head run at about the same time;
+// L2 delivers it once per strip. So ring chooses strips of 64 columns, unless strips of
 // 32 reduce the load of the busiest multiprocessor by a quarter.
 //
 // Example: 32 heads of 128 columns are 128 blocks of 32 columns, which keep 128 of 132
@@ -486,11 +499,7 @@ const (
 // cosines and sines. compose_job.cu has the structs.
 func composeTables(jobs []*ComposeJob) words {
 	at := uint32(len(jobs) * composeJobBytes)
-	bytes := len(jobs) * composeJobBytes
-	for _, j := range jobs {
-		bytes += len(j.Steps) * composeStepBytes
-	}
-	w := make(words, 0, bytes)
+	var w words
 	for _, j := range jobs {
 		r, _ := j.pairs()
 		w.u64(j.From, j.Out)
@@ -504,7 +513,8 @@ func composeTables(jobs []*ComposeJob) words {
 			turns.step(&w, &j.Steps[i])
 		}
 	}
-	return append(w, turns.words...)
+	w = append(w, turns.words...)
+	return w
 }
 
 // angles collects the cosines and sines that follow the steps. Equal ones are stored once,

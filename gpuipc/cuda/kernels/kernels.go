@@ -14,49 +14,6 @@
 // which has the first lines of the text.
 package kernels
 
-import (
-	"bytes"
-	_ "embed"
-	"encoding/binary"
-	"fmt"
-	"math"
-
-	"github.com/klauspost/compress/zstd"
-)
-
-// The text is stored compressed, because uncompressed it is seven times as large, and a
-// process reads it only once or twice.
-//
-//go:embed spliced.ptx.zst
-var compressed []byte
-
-// PTX returns the text of all kernels. Callers add a zero byte before cuModuleLoadDataEx. Each
-// call expands the text again, which takes some ten milliseconds, and keeps nothing.
-func PTX() []byte {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		panic(fmt.Sprintf("kernels: a decoder of zstd: %v", err)) // the options of the decoder are wrong
-	}
-	defer d.Close()
-	text, err := d.DecodeAll(compressed, nil)
-	if err != nil {
-		panic(fmt.Sprintf("kernels: %d bytes of spliced.ptx.zst: %v", len(compressed), err)) // the bytes are part of the program
-	}
-	return text
-}
-
-// Entries returns the names of all kernels in the text of PTX.
-func Entries(text []byte) []string {
-	var names []string
-	for line := range bytes.Lines(text) {
-		if rest, ok := bytes.CutPrefix(line, []byte(".visible .entry ")); ok {
-			name, _, _ := bytes.Cut(rest, []byte("("))
-			names = append(names, string(name))
-		}
-	}
-	return names
-}
-
 // TableAlign is the alignment in bytes of a launch's Tables in device memory.
 const TableAlign = 16
 
@@ -82,35 +39,3 @@ const (
 	maxGridX = 1<<31 - 1
 	maxGridY = 1<<16 - 1
 )
-
-// words appends little-endian numbers to an argument block or to tables.
-type words []byte
-
-func (w *words) u64(v ...uint64) {
-	for _, x := range v {
-		*w = binary.LittleEndian.AppendUint64(*w, x)
-	}
-}
-
-func (w *words) u32(v ...uint32) {
-	for _, x := range v {
-		*w = binary.LittleEndian.AppendUint32(*w, x)
-	}
-}
-
-func (w *words) f32(v ...float32) {
-	for _, x := range v {
-		*w = binary.LittleEndian.AppendUint32(*w, math.Float32bits(x))
-	}
-}
-
-// align appends zeros up to a multiple of n bytes and returns the offset of the next byte.
-func (w *words) align(n int) uint32 {
-	for len(*w)%n != 0 {
-		*w = append(*w, 0)
-	}
-	return uint32(len(*w))
-}
-
-// arguments returns an argument block with space for the address of the tables.
-func arguments() words { return make(words, 8) }

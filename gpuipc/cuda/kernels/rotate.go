@@ -3,7 +3,6 @@ package kernels
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -54,9 +53,6 @@ const (
 	rotateBlocks = 4096
 	// maxAngles bounds the cosines of a launch. The host needs 30 ns for each.
 	maxAngles = 1 << 24
-	// tablesBack is the number of earlier tables of each kind that are compared with a new
-	// one, to find an equal table.
-	tablesBack = 4
 )
 
 // Rotate builds the launches of spliced_rotate: one, unless there are more jobs than the
@@ -74,7 +70,7 @@ func Rotate(jobs []RotateJob) ([]Launch, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rotate, job %d: %w", i, err)
 		}
-		if j == nil {
+		if j.Rows == 0 {
 			continue
 		}
 		if angles += j.angles(); angles > maxAngles {
@@ -117,7 +113,7 @@ type rotatePart struct {
 	blocks     int // number of blocks that have work
 }
 
-// planRotate checks a job and plans it. It returns nil if the job has no rows.
+// planRotate checks a job, and plans it if it has rows.
 func planRotate(a *RotateJob) (*plannedRotate, error) {
 	const most = 1 << 24
 	if a.Rows < 0 || a.Rows > most || a.Heads <= 0 || a.Heads > most || a.Dim <= 0 || a.Dim > most || a.Heads > most/a.Dim {
@@ -131,7 +127,7 @@ func planRotate(a *RotateJob) (*plannedRotate, error) {
 		return nil, err
 	}
 	if a.Rows == 0 {
-		return nil, nil
+		return j, nil
 	}
 	if err := j.setTarget(); err != nil {
 		return nil, err
@@ -209,19 +205,6 @@ func (j *plannedRotate) cutTable() error {
 	return nil
 }
 
-// addresses adds up an address. over is set if the address does not fit 63 bits.
-type addresses struct {
-	at   uint64
-	over bool
-}
-
-func (a *addresses) add(n, stride uint64) {
-	high, low := bits.Mul64(n, stride)
-	sum, carry := bits.Add64(a.at, low, 0)
-	a.at = sum
-	a.over = a.over || high|carry != 0 || sum > math.MaxInt64
-}
-
 // The method share splits each row into units, as wide as the alignment of all addresses
 // allows, and shares the rows among threads.
 func (j *plannedRotate) share() {
@@ -243,7 +226,8 @@ func (j *plannedRotate) share() {
 		turnUnits = int(run / 16)
 	}
 	still := j.headBytes - dims*size
-	j.copyBytes = 1 << min(4, bits.TrailingZeros64(all|still|dims*size|16))
+	low := all | still | dims*size | 16
+	j.copyBytes = low & -low
 	j.turned = j.part(turnUnits)
 	j.copied = j.part(int(still / j.copyBytes))
 }
@@ -275,14 +259,13 @@ func (j *plannedRotate) angles() int {
 }
 
 func rotateLaunch(jobs []*plannedRotate) Launch {
-	t := rotateTables{words: make(words, len(jobs)*rotateRowBytes)}
+	t := tables{words: make(words, len(jobs)*rotateRowBytes)}
 	blocks := 1
 	for i, j := range jobs {
 		j.turned.atMost(rotateBlocks / len(jobs))
 		j.copied.atMost(rotateBlocks / len(jobs))
 		blocks = max(blocks, j.turned.blocks+j.copied.blocks)
-		row := j.row(t.turnsOf(j), t.blocksOf(j))
-		copy(t.words[i*rotateRowBytes:], row)
+		t.put(i*rotateRowBytes, j.row(t.turnsOf(j.Turn, j.PerRow, j.Rows), t.blocksOf(j.used)))
 	}
 	return Launch{
 		Name: "spliced_rotate", Grid: [3]uint32{uint32(blocks), uint32(len(jobs)), 1}, Block: [3]uint32{rotateThreads, 1, 1},
@@ -309,89 +292,4 @@ func (j *plannedRotate) row(turns, blocks uint64) words {
 	}
 	w.u32(0)
 	return w
-}
-
-func oneIf(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// rotateTables has the rows of the jobs, and after them the data of the jobs.
-type rotateTables struct {
-	words
-	turns  []placed[*plannedRotate]
-	blocks []placed[[]uint32]
-}
-
-// placed is a value in the tables, and its offset.
-type placed[T any] struct {
-	what T
-	at   uint64
-}
-
-// find searches for an equal value among the last few in the tables.
-func find[T any](all []placed[T], what T, equal func(T, T) bool) (at uint64, ok bool) {
-	for _, p := range all[max(0, len(all)-tablesBack):] {
-		if equal(p.what, what) {
-			return p.at, true
-		}
-	}
-	return 0, false
-}
-
-func (t *rotateTables) blocksOf(j *plannedRotate) uint64 {
-	if len(j.used) == 0 {
-		return 0
-	}
-	if at, ok := find(t.blocks, j.used, slices.Equal); ok {
-		return at
-	}
-	at := uint64(t.align(TableAlign))
-	t.u32(j.used...)
-	t.blocks = append(t.blocks, placed[[]uint32]{j.used, at})
-	return at
-}
-
-func (t *rotateTables) turnsOf(j *plannedRotate) uint64 {
-	if j.dims == 0 {
-		return 0
-	}
-	if at, ok := find(t.turns, j, sameTurns); ok {
-		return at
-	}
-	at := uint64(t.align(TableAlign))
-	if j.PerRow != nil {
-		cos, sin := rowAngles(j.PerRow, j.Rows)
-		t.f32(cos...)
-		t.f32(sin...)
-	} else {
-		t.f32(j.Turn.Cos...)
-		t.f32(j.Turn.Sin...)
-	}
-	t.turns = append(t.turns, placed[*plannedRotate]{j, at})
-	return at
-}
-
-func sameTurns(a, b *plannedRotate) bool {
-	if a.PerRow != nil && b.PerRow != nil {
-		return a.Rows == b.Rows && a.PerRow.Position == b.PerRow.Position && slices.Equal(a.PerRow.InvFreq, b.PerRow.InvFreq)
-	}
-	return a.Turn != nil && b.Turn != nil && slices.Equal(a.Turn.Cos, b.Turn.Cos) && slices.Equal(a.Turn.Sin, b.Turn.Sin)
-}
-
-// rowAngles returns the cosines and sines of all rows, [rows, Dims/2] each. It computes them
-// in float64, as the host device does.
-func rowAngles(p *gpuipc.RowRotation, rows int) (cos, sin []float32) {
-	half := p.Dims / 2
-	cos, sin = make([]float32, 0, rows*half), make([]float32, 0, rows*half)
-	for r := range rows {
-		position := float64(p.Position + r)
-		for _, f := range p.InvFreq {
-			s, c := math.Sincos(position * f)
-			cos, sin = append(cos, float32(c)), append(sin, float32(s))
-		}
-	}
-	return cos, sin
 }
