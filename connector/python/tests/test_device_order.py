@@ -192,7 +192,7 @@ def test_nothing_is_queued_on_a_stream_that_captures(
     with stream_of(device) as stream:
         early = release_after(stream, [other], signal=True)
         assert early is not None and early.wait(PATIENCE)
-        launch = Launch("spliced_rotate", (1, 1, 1), (32, 1, 1), 0, b"", bytes(16))
+        launch = Launch("spliced_rotate", (1, 1, 1), (32, 1, 1))
         refused: tuple[Callable[[], object], ...] = (
             lambda: release_after(stream, [segment]),
             lambda: device.wait(stream, early),

@@ -9,6 +9,9 @@
 // must make sure that the addresses are readable, and that the launch runs after the writes of
 // its operands.
 //
+// Clients in Python build launches with launches.py, which go generate translates from the functions
+// of this package; see internal/pygen. What these use of words.go is written again in launch.py.
+//
 // The emulation (folder emulate) compiles the same sources for the host. Tests run every kernel
 // in it and compare with gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx,
 // which has the first lines of the text.

@@ -220,8 +220,8 @@ class _StateJob:
         at_t, at_s = operands.add(segment.runs(t)), operands.add(segment.runs(s))
         types = t_part.dtype, s_part.dtype
         turn = _turn_of(self._profile, self._layer, span.start - segment.begin)
-        packed = tuple(part.nbytes if part.packed else 0 for part in (t_part, s_part))
-        return lambda at: ComposeStep(at[at_t], at[at_s], 0, *types, turn, *packed)
+        t_packed, s_packed = (part.nbytes if part.packed else 0 for part in (t_part, s_part))
+        return lambda at: ComposeStep(at[at_t], at[at_s], 0, *types, t_packed, s_packed, turn)
 
     def _seam_step(self, span: DeviceSpan) -> ComposeStep:
         before = span.before + self._state.offset if span.before else 0
@@ -237,7 +237,7 @@ class _StateJob:
         heads, dk, dv = self._state.shape
         origin = at[self._from] if self._from >= 0 else self._origin
         steps = [step(at) for step in self._steps]
-        return ComposeJob(transition, heads, dk, dv, steps, origin, self._out)
+        return ComposeJob(transition, heads, dk, dv, origin, steps, self._out)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,8 @@ class _Rows:
     runs: list[Run]
     start: int
     """The prompt position of the first row."""
-    turn: Turn | RowTurns | None
+    turn: Turn | None = None
+    per_row: RowTurns | None = None
 
     def job(
         self, blocks: Blocks, layer: DeviceLayer, operands: _Operands
@@ -264,7 +265,8 @@ class _Rows:
         dtype = self.part.dtype
         _check_inside(blocks, target, rows, heads, dim * dtype.size)
         index = operands.add(self.runs)
-        return lambda at: RotateJob(rows, heads, dim, dtype, at[index], target, self.turn)
+        turns = self.turn, self.per_row
+        return lambda at: RotateJob(rows, heads, dim, dtype, at[index], *turns, target)
 
 
 def _check_inside(blocks: Blocks, t: RotateTarget, rows: int, heads: int, row_bytes: int) -> None:
@@ -293,16 +295,18 @@ def _rows(
             for kind in "KV":
                 i, part = _part(origin.layouts[node], layer, kind)
                 if end > begin:
-                    yield _Rows(part, origin.runs(node, i), begin, None)
+                    yield _Rows(part, origin.runs(node, i), begin)
     unturned = profile.identity.layers[layer].attention.keys == KeyMode.UNROTATED
     rope = profile.rope(layer)
     for span in spans:
         segment = span.segment
         if segment is None:
             continue
-        turn: Turn | RowTurns | None = _turn_of(profile, layer, span.start - segment.begin)
+        turn, per_row = _turn_of(profile, layer, span.start - segment.begin), None
         if unturned and rope.dims:
-            turn = RowTurns(rope.dims, rope.interleaved, span.start, rope.frequencies)
+            turn = None
+            per_row = RowTurns(rope.dims, rope.interleaved, span.start, rope.frequencies)
         for kind in "KV":
             i, part = _part(segment.layout, layer, kind)
-            yield _Rows(part, segment.runs(i), span.start, turn if kind == "K" else None)
+            turns = (turn, per_row) if kind == "K" else (None, None)
+            yield _Rows(part, segment.runs(i), span.start, *turns)

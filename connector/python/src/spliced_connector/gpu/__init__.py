@@ -18,19 +18,25 @@ from spliced_connector.gpu.context import Context, find_device, refuse_capture, 
 from spliced_connector.gpu.dlpack import CUDA, HOST, DeviceArray, arrays_alive
 from spliced_connector.gpu.driver import LIBRARY, DevicePtr, Driver, Event, Stream, load
 from spliced_connector.gpu.errors import CudaError, NoDriverError
-from spliced_connector.gpu.kernel_attend import (
+from spliced_connector.gpu.kernels import Kernels
+from spliced_connector.gpu.launch import Launch, RowTurns, Turn, turn_by
+from spliced_connector.gpu.launches import (
     ATTEND_LEAST,
     AttendJob,
     AttendRows,
     AttendRun,
+    BufferJob,
+    BufferRows,
+    ComposeJob,
+    ComposeStep,
+    RotateJob,
+    RotateTarget,
     attend_launches,
     attend_scratch,
+    buffer_launches,
+    compose_launches,
+    rotate_launches,
 )
-from spliced_connector.gpu.kernel_buffer import BufferJob, BufferRows, buffer_launches
-from spliced_connector.gpu.kernel_compose import ComposeJob, ComposeStep, compose_launches
-from spliced_connector.gpu.kernel_rotate import RotateJob, RotateTarget, rotate_launches, turn_by
-from spliced_connector.gpu.kernels import Kernels
-from spliced_connector.gpu.launch import Launch, RowTurns, Turn
 from spliced_connector.gpu.mapped import Mapped, Run, joined, map_descriptors, map_handles, quiet
 from spliced_connector.gpu.order import MOST_WAITING, OrderPage, most_waiting
 from spliced_connector.gpu.tensors import (

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.gpu.context import Context, refuse_capture
 from spliced_connector.gpu.driver import DevicePtr, Driver, Event, Function, Stream
-from spliced_connector.gpu.launch import SHARED_MOST, TABLE_ALIGN, Launch
+from spliced_connector.gpu.launch import Launch
+from spliced_connector.gpu.launches import MAX_SHARED, TABLE_ALIGN
 from spliced_connector.gpu.mapped import Run
 
 _SLOTS = 8  # copies of tables that may be in use at once; a guess
@@ -118,7 +119,7 @@ class Kernels:
             for name in _ENTRY.findall(ptx):
                 function = driver.function(module, name.decode())
                 driver.preload(function)
-                driver.allow_shared(function, SHARED_MOST)
+                driver.allow_shared(function, MAX_SHARED)
                 self._functions[name.decode()] = function
             self._tables = _Ring(driver, _TABLE_BYTES, host=True)
             failing.callback(self._tables.close)
@@ -189,7 +190,7 @@ class Kernels:
             if at:
                 driver.copy_to_device(slot.device, slot.address, at, stream)
             for function, launch, place in zip(functions, launches, places, strict=True):
-                arguments = place.to_bytes(8, "little") + launch.arguments
+                arguments = place.to_bytes(8, "little") + launch.args[8:]
                 driver.launch(function, launch.grid, launch.block, launch.shared, stream, arguments)
         finally:
             driver.record(slot.event, stream)

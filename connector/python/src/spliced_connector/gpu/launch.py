@@ -1,57 +1,77 @@
-"""Kernel launches as values, byte-identical with the launches of Go's gpuipc/cuda/kernels.
+"""What the launches of `launches` are made of: a launch, rotations, and bytes of tables.
 
-A launch's argument block begins with the device address of its tables, 8 bytes that are filled in
-at launch. The Go and Python packages are tested against the same golden launches.
+`launches` is translated from Go's gpuipc/cuda/kernels, and this module has what it calls there.
 """
 
 from __future__ import annotations
 
+import ctypes
+import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
-TABLE_ALIGN = 16
-"""Alignment of the copy of a launch's tables in device memory."""
+_ADDRESS_MOST = 2**63 - 1
 
-GRID_Y_MOST = 2**16 - 1
-
-SHARED_MOST = 99 << 10
-"""Shared memory of a block that every GPU of compute capability 8.0 and above allows."""
-
-_TABLES_BACK = 4  # number of recent entries of each kind that are searched for an equal one
-
-K = TypeVar("K")
+V = TypeVar("V")
 
 
-@dataclass(frozen=True)
+class Words(bytearray):
+    """An argument block, or tables, to which little-endian numbers are appended."""
+
+    def u64(self, *values: int) -> None:
+        self += struct.pack(f"<{len(values)}Q", *values)
+
+    def u32(self, *values: int) -> None:
+        self += struct.pack(f"<{len(values)}I", *values)
+
+    def f32(self, *values: float) -> None:
+        self += struct.pack(f"<{len(values)}f", *values)
+
+    def put(self, at: int, data: bytes) -> None:
+        """Overwrites bytes from an offset on."""
+        self[at : at + len(data)] = data
+
+    def align(self, nbytes: int) -> int:
+        """Appends zeros up to a multiple of some bytes. Returns the offset of the next byte."""
+        self += bytes(-len(self) % nbytes)
+        return len(self)
+
+    def row_angles(self, turns: RowTurns, rows: int) -> None:
+        """Appends the cosines, then the sines of all rows, [rows, pairs] each."""
+        self += _row_angles(turns.position, turns.inv_freq, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch."""
 
     name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    shared: int
+    shared: int = 0
     """Bytes of dynamic shared memory."""
-    arguments: bytes
-    """The argument block after the address of the tables."""
-    tables: bytes
+    args: Words = field(default_factory=Words)
+    """The argument block. Its first 8 bytes are replaced by the address of the tables."""
+    tables: Words = field(default_factory=Words)
     """Contents of the tables, which must be in device memory until the kernel has run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One rotation, the same for every row."""
 
-    dims: int
+    dims: int = 0
     """Leading dimensions that are rotated."""
-    interleaved: bool
+    interleaved: bool = False
     """Whether dimensions (2i, 2i+1) form a pair; otherwise (i, i + dims/2) do."""
-    cos: tuple[float, ...]
-    sin: tuple[float, ...]
+    cos: tuple[float, ...] = ()
+    sin: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RowTurns:
     """Row i is rotated by the angles (position + i) * inv_freq."""
 
@@ -61,48 +81,49 @@ class RowTurns:
     inv_freq: tuple[float, ...]
 
 
-class Tables:
-    """Rows of jobs, followed by the data that they refer to by offset."""
+@dataclass(slots=True)
+class Addresses:
+    """Adds up an address."""
 
-    def __init__(self, rows_bytes: int) -> None:
-        self._data = bytearray(rows_bytes)
-        self._placed: dict[str, list[tuple[object, int]]] = {}
+    at: int
 
-    def put_row(self, at: int, row: bytes) -> None:
-        """Writes the row of a job."""
-        self._data[at : at + len(row)] = row
+    def add(self, n: int, stride: int) -> None:
+        self.at += n * stride
 
-    def find(self, kind: str, key: object) -> int | None:
-        """Returns the offset of data with an equal key, among the last few entries of its kind;
-        None if there is none."""
-        for known, at in self._placed.get(kind, [])[-_TABLES_BACK:]:
-            if known == key:
-                return at
-        return None
-
-    def add(self, kind: str, key: object, data: bytes) -> int:
-        """Appends data, aligned, so that `find` returns it. Returns its offset."""
-        at = self.append(data)
-        self._placed.setdefault(kind, []).append((key, at))
-        return at
-
-    def append(self, data: bytes) -> int:
-        """Appends data, aligned, that `find` does not return. Returns its offset."""
-        self._data += bytes(-len(self._data) % TABLE_ALIGN)
-        at = len(self._data)
-        self._data += data
-        return at
-
-    def bytes(self) -> bytes:
-        """Returns the rows and the data."""
-        return bytes(self._data)
+    @property
+    def over(self) -> bool:
+        """Whether the address does not fit 63 bits."""
+        return self.at > _ADDRESS_MOST
 
 
-def floats(values: Sequence[float]) -> bytes:
-    """Returns little-endian float32."""
-    return struct.pack(f"<{len(values)}f", *values)
+def arguments() -> Words:
+    """Returns an argument block with space for the address of the tables."""
+    return Words(8)
 
 
-def ints(values: Sequence[int]) -> bytes:
-    """Returns little-endian u32."""
-    return struct.pack(f"<{len(values)}I", *values)
+def chunks(values: Sequence[V], n: int) -> Iterator[Sequence[V]]:
+    """Returns the values in parts of n; the last part may have fewer."""
+    return (values[at : at + n] for at in range(0, len(values), n))
+
+
+def single(value: float) -> float:
+    """Rounds to float32."""
+    return ctypes.c_float(value).value
+
+
+@lru_cache(maxsize=1024)
+def turn_by(distance: int, dims: int, interleaved: bool, inv_freq: tuple[float, ...]) -> Turn:
+    """Returns the rotation by a distance in tokens, for all layers that share a rope. Angles are
+    computed in float64."""
+    angles = [distance * f for f in inv_freq]
+    return Turn(dims, interleaved, tuple(map(math.cos, angles)), tuple(map(math.sin, angles)))
+
+
+@lru_cache(maxsize=8)
+def _row_angles(position: int, inv_freq: tuple[float, ...], rows: int) -> Words:
+    """All layers of a model share them; computing one pair takes some 0.1 µs here."""
+    angles = [at * f for at in range(position, position + rows) for f in inv_freq]
+    data = Words()
+    data.f32(*map(math.cos, angles))
+    data.f32(*map(math.sin, angles))
+    return data
