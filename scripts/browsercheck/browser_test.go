@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds every wait; it is long because the machine may be busy.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // browser is one chromium for all tests, or why there is none.
 var browser = sync.OnceValues(func() (context.Context, error) {
