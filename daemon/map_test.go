@@ -2,33 +2,68 @@ package daemon
 
 import (
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// The table "to change something, begin here" of docs/architecture.md names places
-// that exist.
+// The section "to change something, begin here" of docs/architecture.md names files, folders and
+// rows that exist.
 func TestMapNamesWhatExists(t *testing.T) {
 	page, err := os.ReadFile("../docs/architecture.md")
 	must(t, err)
 	_, after, found := strings.Cut(string(page), "<!-- begin-at -->")
-	table, _, closed := strings.Cut(after, "<!-- end -->")
+	section, _, closed := strings.Cut(after, "<!-- end -->")
 	if !found || !closed {
-		t.Fatal("the table is not between its marks")
+		t.Fatal("the section is not between its marks")
 	}
-	rows := strings.Count(table, "\n| ") - 1 // without the heading
-	names := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1)
-	if rows < 12 || len(names) < 3*rows {
-		t.Fatalf("%d rows name %d places", rows, len(names))
-	}
-	for _, name := range names {
-		if strings.HasPrefix(name[1], "make ") || strings.HasPrefix(name[1], "go ") {
-			continue
+	quoted, italic := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile(`[^*]\*([^*]+)\*[^*]`)
+	rows, names := 0, 0
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "| ") {
+			rows++
 		}
-		if _, err := os.Stat(filepath.Join("..", name[1])); err != nil {
-			t.Errorf("the map names %s: %v", name[1], err)
+		folder := ""
+		for _, m := range quoted.FindAllStringSubmatch(line, -1) {
+			if strings.HasPrefix(m[1], "make ") || strings.HasPrefix(m[1], "go ") {
+				continue
+			}
+			names++
+			if folder, found = placeOnMap(folder, m[1]); !found {
+				t.Errorf("the map names %s, which is not there:\n%.120s", m[1], line)
+			}
+		}
+		for _, m := range italic.FindAllStringSubmatch(line, -1) {
+			if !strings.Contains(section, "\n| "+m[1]+" |") && !strings.Contains(section, "\n| "+m[1]+",") {
+				t.Errorf("the map has no row %q", m[1])
+			}
 		}
 	}
+	if rows < 12 || names < 3*rows {
+		t.Fatalf("%d rows name %d places", rows, names)
+	}
+}
+
+// placeOnMap finds what a name stands for after a name in the given folder, and returns its
+// folder. A name is below the folder, or below the root of the repository.
+func placeOnMap(folder, name string) (string, bool) {
+	switch {
+	case strings.HasPrefix(name, "spliced_connector"):
+		name = "connector/python/src/" + name
+	case name == "tests", strings.HasPrefix(name, "tests/"):
+		name = "connector/python/" + name
+	}
+	for _, place := range []string{path.Join(folder, name), name} {
+		info, err := os.Stat(filepath.Join("..", place))
+		switch {
+		case err != nil:
+		case info.IsDir():
+			return place, true
+		default:
+			return path.Dir(place), true
+		}
+	}
+	return folder, false
 }
