@@ -58,7 +58,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test test-lab check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
+.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test test-modules test-lab check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
   generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-engines-all test-long test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
@@ -105,11 +105,15 @@ hostile: python ## every attack of scripts/lab/hostile and beside it, one row ea
 TEST       := go test -vet=off -ldflags=-w
 UNDER_RACE := CGO_ENABLED=1 $(TEST) -race -tags invariants
 
-test: race ## each test once, those of packages with goroutines or locks under the race detector; then the Python side without torch
+test: ## each test once, those of packages with goroutines or locks under the race detector; then the Python side without torch
+	$(MAKE) --no-print-directory -j2 race test-modules
 	$(TEST) -p $(PACKAGES) $(TESTFLAGS) $$(scripts/packages plain)
 	$(TEST) $(TESTFLAGS) -run 'Allocate' ./connector ./tiering/disk/codec # not counted under the race detector
-	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && $(TEST) $(TESTFLAGS) ./...) || exit 1; done
 	$(MAKE) --no-print-directory test-python
+
+# The dashboard's tests wait for a browser, so they run beside others.
+test-modules: ## tests of the modules in scripts and docker, without the laboratory
+	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && $(TEST) $(TESTFLAGS) ./...) || exit 1; done
 
 test-long: ## all tests without the race detector, none of them shortened
 	$(TEST) -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
