@@ -101,8 +101,8 @@ hostile: python ## every attack of scripts/lab/hostile and beside it, one row ea
 	cd $(LAB) && go run ./hostile/table
 
 # golangci-lint vets all packages and their tests; without debug tables a test links in half the
-# time.
-TEST       := go test -vet=off -ldflags=-w
+# time. The timeout is for busy machines.
+TEST       := go test -vet=off -ldflags=-w -timeout 30m
 UNDER_RACE := CGO_ENABLED=1 $(TEST) -race -tags invariants
 
 test: ## each test once, those of packages with goroutines or locks under the race detector; then the Python side without torch
@@ -116,7 +116,7 @@ test-modules: ## tests of the modules in scripts and docker, without the laborat
 	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && $(TEST) $(TESTFLAGS) ./...) || exit 1; done
 
 test-long: ## all tests without the race detector, none of them shortened
-	$(TEST) -p $(PACKAGES) -timeout 30m $(TESTFLAGS) ./...
+	$(TEST) -p $(PACKAGES) $(TESTFLAGS) ./...
 
 test-lab: build ## tests of the laboratory, scripts/lab, and torture; those of hostile and network skip without root
 	@sum=$$($(LAB)/tested --sum) && (cd $(LAB) && $(TEST) -p $(PACKAGES) $(TESTFLAGS) ./...) && \

@@ -18,7 +18,7 @@ import (
 )
 
 // testLimit bounds every wait of these tests: the machine may be busy.
-const testLimit = 20 * time.Second
+const testLimit = time.Minute
 
 // fakeEvents are events without an end, numbered from 1.
 type fakeEvents struct {
@@ -276,11 +276,11 @@ func TestStoppingEndsStreamsAtOnce(t *testing.T) {
 // A stream lasts longer than any other answer may, as long as its client reads.
 func TestAStreamOutlivesTheWriteTimeout(t *testing.T) {
 	f := newFake(0)
-	const limit = 300 * time.Millisecond
+	const limit = 2 * time.Second // longer than a busy machine may keep the reader waiting
 	s := serve(t, f, func(o *Options) { o.heartbeat, o.writeTimeout = 50*time.Millisecond, limit })
 	_, res := openStream(t, address(s), "")
 	body := bufio.NewReader(res.Body)
-	for began := time.Now(); time.Since(began) < 3*limit; {
+	for began := time.Now(); time.Since(began) < limit+limit/2; {
 		wantLines(t, body, ": nothing happens")
 	}
 	slow, _ := openStream(t, address(s), "?after=0")

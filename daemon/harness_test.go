@@ -19,7 +19,7 @@ import (
 
 // patience bounds every wait of these tests; it is long because the machine may
 // be busy, not because anything takes long.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // eventually polls until ok, or fails with what.
 func eventually(t testing.TB, what string, ok func() bool) {

@@ -20,7 +20,7 @@ import (
 
 // patience is how long a test waits for what takes milliseconds on a machine that has
 // nothing else to do.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, f func() bool) {

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	patience    = 20 * time.Second
+	patience    = time.Minute
 	blockTokens = 4
 	theTopic    = "kv@pod-1@org/model"
 )
