@@ -47,15 +47,16 @@ func TestMapNamesWhatExists(t *testing.T) {
 }
 
 // placeOnMap finds what a name stands for after a name in the given folder, and returns its
-// folder. A name is below the folder, or below the root of the repository.
+// folder. A name is below the folder, the root of the repository, or the Python package.
 func placeOnMap(folder, name string) (string, bool) {
+	const python = "connector/python/"
 	switch {
 	case strings.HasPrefix(name, "spliced_connector"):
-		name = "connector/python/src/" + name
+		name = python + "src/" + name
 	case name == "tests", strings.HasPrefix(name, "tests/"):
-		name = "connector/python/" + name
+		name = python + name
 	}
-	for _, place := range []string{path.Join(folder, name), name} {
+	for _, place := range []string{path.Join(folder, name), name, python + "src/spliced_connector/" + name} {
 		info, err := os.Stat(filepath.Join("..", place))
 		switch {
 		case err != nil:
