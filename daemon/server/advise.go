@@ -19,8 +19,8 @@ const (
 	longChoice = 64
 )
 
-func (t *task) adviseIsLong() (bool, error) {
-	m, err := decode[wire.AdviseRequest](t)
+func (t lookupOps) adviseIsLong() (bool, error) {
+	m, err := decode[wire.AdviseRequest](t.task)
 	if err != nil {
 		return false, err
 	}
@@ -29,9 +29,9 @@ func (t *task) adviseIsLong() (bool, error) {
 
 // advise answers an advise request. It copies the prompt out of staging first, because the client
 // can still write to staging, and asks the store about the copy.
-func (t *task) advise() (wire.Message, error) {
+func (t lookupOps) advise() (wire.Message, error) {
 	s := t.scratch
-	m, err := decode[wire.AdviseRequest](t)
+	m, err := decode[wire.AdviseRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ const (
 )
 
 // lookupOf returns the lookup in the section match of an advise request.
-func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error) {
+func (t lookupOps) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error) {
 	l := &m.Match
 	if !t.at.has(wire.FeatureLookup) {
 		return q, codes.Refuse(wire.Invalid, "match: the connection has not asked for the feature lookup")
@@ -99,7 +99,7 @@ func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error)
 // matchFirst does the lookup of an advise request that has the section match. It stores the result
 // in the parameter out, a section of the reply. It also sets the fields of m that a client would
 // otherwise copy from the reply to a match. waits is as in lookUp.
-func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
+func (t lookupOps) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
 	s := t.scratch
 	q, err := t.lookupOf(m)
 	if err != nil {
@@ -169,7 +169,7 @@ func allPrimed(primed []uint8, rows []tiering.SegmentStatus) bool {
 
 // limit returns how a request may be spliced within the loss that it accepts, or a zero value if it
 // states no limit.
-func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.AdviseLoss, _ error) {
+func (t lookupOps) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.AdviseLoss, _ error) {
 	l := &m.Limit
 	if err := t.needs(wire.FeatureLosses, l.Present, "losses"); err != nil || !l.Present {
 		return none, err

@@ -97,9 +97,12 @@ type binding struct {
 	memory      *plan.EngineMemory // nil = none
 }
 
+// attachOps has the operations that attach a client and bind its profiles: hello and profile.
+type attachOps struct{ *task }
+
 // hello answers the first request of a connection: protocol version, tenants and memory. It
 // attaches the connection.
-func (t *task) hello() (wire.Message, error) {
+func (t attachOps) hello() (wire.Message, error) {
 	c, s := t.conn, t.conn.server
 	var m wire.HelloRequest
 	if err := m.Decode(t.body); err != nil {
@@ -211,7 +214,7 @@ func wanted(bytes uint64, def, most settings.Bytes) int64 {
 
 // exportAll puts one descriptor per region into the reply: arena, slots and staging. The daemon
 // keeps no descriptor of slots and staging.
-func (t *task) exportAll(a *attachment) error {
+func (t attachOps) exportAll(a *attachment) error {
 	for _, r := range []gpuipc.Region{t.conn.server.store.Arena(), a.slots.Region(), a.staging} {
 		h, err := r.Export()
 		if err != nil {
@@ -274,8 +277,8 @@ func (a *attachment) closeGPU(s *Server) {
 }
 
 // profile registers a model's identity, and the engine memory that the request may come with.
-func (t *task) profile() (wire.Message, error) {
-	m, err := decode[wire.ProfileRequest](t)
+func (t attachOps) profile() (wire.Message, error) {
+	m, err := decode[wire.ProfileRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -295,21 +298,21 @@ func (t *task) profile() (wire.Message, error) {
 	reply, err := t.addProfile(p, m)
 	if errors.Is(err, tier.ErrBusy) {
 		// The removal of an unused profile walks the whole catalogue.
-		t.rest = func(t *task) (wire.Message, error) {
-			m, err := decode[wire.ProfileRequest](t)
+		t.rest = on(func(t attachOps) (wire.Message, error) {
+			m, err := decode[wire.ProfileRequest](t.task)
 			if err != nil {
 				return nil, err
 			}
 			t.conn.server.store.ReclaimProfile(t.ctx)
 			return t.addProfile(p, m)
-		}
+		})
 		return nil, nil
 	}
 	return reply, err
 }
 
 // addProfile reserves a place for a profile, adds the profile to the store and binds it.
-func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
+func (t attachOps) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
 	s, holders, fingerprint := t.conn.server, t.at.holders, p.Fingerprint()
 	if err := s.places.Take(holders, fingerprint); err != nil {
 		return nil, err
@@ -336,7 +339,7 @@ func (s *Server) releaseProfile(holders budget.Holders, b *binding) {
 // bind adds a binding, imports its memory and returns the memory's id, 0 if there is none. A client
 // that lost the reply repeats its binding. The repetition takes no further room if it has no
 // memory.
-func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
+func (t attachOps) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
 	s, a := t.conn.server, t.at
 	a.mu.Lock()
 	known, full := slices.Contains(a.mu.bindings, b), len(a.mu.bindings) >= maxBindings
@@ -389,7 +392,7 @@ func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 	return nil
 }
 
-func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.EngineMemory, error) {
+func (t attachOps) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.EngineMemory, error) {
 	if m.MemoryBytes > mostOneMemory {
 		return nil, codes.Refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
@@ -412,7 +415,7 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 
 // mapMemory maps memory of the client. It reserves the addresses, and the memory that the kernel
 // needs for the mapping, from their budgets. It takes ownership of h.File.
-func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
+func (t attachOps) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	s, a := t.conn.server, t.at
 	if err := a.mapped.Take(h.Bytes); err != nil {
 		h.File.Close()

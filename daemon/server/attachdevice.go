@@ -112,9 +112,13 @@ func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	return g, nil
 }
 
+// deviceOps has the operations that give a connection device memory and order its use:
+// attach-device, register-device (see devicememory.go) and order (see order.go).
+type deviceOps struct{ *task }
+
 // attachDevice grants a connection memory of one device, once. A client that reads two devices uses
 // two connections.
-func (t *task) attachDevice() (wire.Message, error) {
+func (t deviceOps) attachDevice() (wire.Message, error) {
 	var m wire.AttachDeviceRequest
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
@@ -142,7 +146,7 @@ func (t *task) attachDevice() (wire.Message, error) {
 }
 
 // attachGPU creates the private region and the reply.
-func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGPU, _ *wire.AttachDeviceReply, err error) {
+func (t deviceOps) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGPU, _ *wire.AttachDeviceReply, err error) {
 	arena := t.conn.server.store.DeviceArena(g.ID)
 	public, err := g.Share(arena, m.Ways)
 	if err != nil {
@@ -179,7 +183,7 @@ func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGP
 }
 
 // attachReply builds the reply. It moves the descriptors of both shares into t.send.
-func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.AttachDeviceReply {
+func (t deviceOps) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.AttachDeviceReply {
 	r := &wire.AttachDeviceReply{
 		Way: uint8(l.way), Epoch: l.gpu.Epoch, PublicBytes: uint64(public.Bytes()), PrivateBytes: uint64(private.Bytes()),
 		OrderOff: orderOff, OrderSlots: orderSlots, PublicChunks: uint32(len(public.Chunks)),

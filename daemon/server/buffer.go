@@ -10,8 +10,8 @@ import (
 )
 
 // appendRows copies rows from staging into a buffer. It opens the buffer first if necessary.
-func (t *task) appendRows() (wire.Message, error) {
-	m, err := decode[wire.AppendRequest](t)
+func (t computeOps) appendRows() (wire.Message, error) {
+	m, err := decode[wire.AppendRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (t *task) appendRows() (wire.Message, error) {
 		}
 	}
 	got, err := t.at.session.Plans().Append(t.ctx, &q)
-	return t.bufferReply(&got, err)
+	return bufferReply(&got, err)
 }
 
 // baseOf resolves the base of a new buffer, which is a slot or the lease of a checkpoint. It
@@ -60,8 +60,8 @@ func baseOf(in *slots.Slots, lease uint64, g *plan.Geometry, base *plan.From) (*
 	return x, nil
 }
 
-func (t *task) acceptRows() (wire.Message, error) {
-	m, err := decode[wire.AcceptRequest](t)
+func (t computeOps) acceptRows() (wire.Message, error) {
+	m, err := decode[wire.AcceptRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +72,10 @@ func (t *task) acceptRows() (wire.Message, error) {
 	got, err := t.at.session.Plans().Accept(&plan.AcceptQuery{
 		Scope: sc, Buffer: tier.LeaseID(m.Buffer), Tokens: cut(m.Tokens),
 	})
-	return t.bufferReply(&got, err)
+	return bufferReply(&got, err)
 }
 
-func (t *task) bufferReply(b *plan.BufferState, err error) (wire.Message, error) {
+func bufferReply(b *plan.BufferState, err error) (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +83,8 @@ func (t *task) bufferReply(b *plan.BufferState, err error) (wire.Message, error)
 }
 
 // replayRows writes the states after one token of a buffer into a slot.
-func (t *task) replayRows() (wire.Message, error) {
-	m, err := decode[wire.ReplayRequest](t)
+func (t computeOps) replayRows() (wire.Message, error) {
+	m, err := decode[wire.ReplayRequest](t.task)
 	if err != nil {
 		return nil, err
 	}

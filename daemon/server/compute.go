@@ -11,8 +11,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// computeOps has the operations that compute states and move rows: compose, rotate, assemble, and those
+// on buffers of rows (see buffer.go).
+type computeOps struct{ *task }
+
 // plan converts the columns of a wire plan into spans. The spans' inputs are not set yet.
-func (t *task) plan(m *wire.Plan) plan.Plan {
+func (t computeOps) plan(m *wire.Plan) plan.Plan {
 	p := plan.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
 	for i := range m.Kinds {
 		p.Spans = append(p.Spans, plan.Span{
@@ -33,7 +37,7 @@ type side struct {
 
 // side returns the memory that the leases of a plan are in. A plan without leases runs on the
 // device if one of the named slots is there, otherwise on the host.
-func (t *task) side(from plan.From, p *plan.Plan, named ...uint64) (side, error) {
+func (t computeOps) side(from plan.From, p *plan.Plan, named ...uint64) (side, error) {
 	host := side{t.at.slots, t.at.staged}
 	l := t.at.gpu.Load()
 	if l == nil {
@@ -51,7 +55,7 @@ func (t *task) side(from plan.From, p *plan.Plan, named ...uint64) (side, error)
 
 // sideOf returns the memory that a lease, buffer or slot is in. An unknown id counts as one of the
 // host.
-func (t *task) sideOf(id uint64) side {
+func (t computeOps) sideOf(id uint64) side {
 	if l := t.at.gpu.Load(); l != nil && id != 0 {
 		if t.at.session.Plans().PlaceOf(tier.LeaseID(id)) == tier.PlaceHBM || l.slots.Has(id) {
 			return side{l.slots, l.staged}
@@ -61,7 +65,7 @@ func (t *task) sideOf(id uint64) side {
 }
 
 // planScope returns the scope of a request (profile, tenant, rank) and the profile's geometry.
-func (t *task) planScope(profile, rank uint32) (plan.Scope, *plan.Geometry, error) {
+func (t computeOps) planScope(profile, rank uint32) (plan.Scope, *plan.Geometry, error) {
 	id, tenant, err := t.scope(profile)
 	if err != nil {
 		return plan.Scope{}, nil, err
@@ -84,8 +88,8 @@ func (s *side) inputs(p *plan.Plan, offsets []uint64, bytes int64) (err error) {
 	return nil
 }
 
-func (t *task) compose() (wire.Message, error) {
-	m, err := decode[wire.ComposeRequest](t)
+func (t computeOps) compose() (wire.Message, error) {
+	m, err := decode[wire.ComposeRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +163,7 @@ func apart(from, out gpuipc.Ref) error {
 
 // intoSlot calls the function work with the memory of a slot. The slot has the id in the parameter
 // into; 0 = a new slot. The parameter own is the slot that work reads; nil = none.
-func (t *task) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots.Slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
+func (t computeOps) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots.Slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
 	x, err := slots.Open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
 	if err != nil {
 		return nil, err
@@ -180,7 +184,7 @@ type placement struct {
 	at   side
 }
 
-func (t *task) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement, err error) {
+func (t computeOps) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement, err error) {
 	for _, in := range m.Plan.Inputs {
 		if in != wire.None {
 			return p, codes.Refuse(wire.Invalid, "%v takes no inputs", t.header.Op)
@@ -208,8 +212,8 @@ func (t *task) placement(m *wire.RotateRequest, id tier.ProfileID) (p placement,
 	return p, err
 }
 
-func (t *task) rotate() (wire.Message, error) {
-	m, err := decode[wire.RotateRequest](t)
+func (t computeOps) rotate() (wire.Message, error) {
+	m, err := decode[wire.RotateRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -232,8 +236,8 @@ func (t *task) rotate() (wire.Message, error) {
 	})
 }
 
-func (t *task) assemble() (wire.Message, error) {
-	m, err := decode[wire.AssembleRequest](t)
+func (t computeOps) assemble() (wire.Message, error) {
+	m, err := decode[wire.AssembleRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +262,7 @@ func (t *task) assemble() (wire.Message, error) {
 
 // carryOut runs a rotate or an assemble. If no bytes go into a slot, the whole result is in engine
 // memory, and the reply has no lease.
-func (t *task) carryOut(slots *slots.Slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
+func (t computeOps) carryOut(slots *slots.Slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
 	if bytes == 0 && m.Dest == wire.DestMemory {
 		if m.Into != 0 {
 			return nil, codes.Refuse(wire.Invalid, "slot %d where nothing is written into a slot", m.Into)

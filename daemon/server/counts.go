@@ -257,7 +257,7 @@ func (s *Server) Load() Load {
 }
 
 // stats answers the stats operation.
-func (t *task) stats() (wire.Message, error) {
+func (t reportOps) stats() (wire.Message, error) {
 	var m wire.StatsRequest
 	if err := m.Decode(t.body); err != nil {
 		return nil, err

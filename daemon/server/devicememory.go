@@ -40,7 +40,7 @@ const handleAlign = 16
 
 // registerIsLong makes every register-device request a job. It counts the request until it is over,
 // or refuses it.
-func (t *task) registerIsLong() (bool, error) {
+func (t deviceOps) registerIsLong() (bool, error) {
 	t.registering = true
 	if t.at.registering.Add(1) > registersAtOnce {
 		return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
@@ -50,7 +50,7 @@ func (t *task) registerIsLong() (bool, error) {
 
 // registerDevice imports device memory that the engine owns. The driver may be slow with memory of
 // another process. The request then ends at its deadline, and the device cleans up later.
-func (t *task) registerDevice() (wire.Message, error) {
+func (t deviceOps) registerDevice() (wire.Message, error) {
 	var m wire.RegisterDeviceRequest
 	if err := m.Decode(t.body); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func chunkBytes(m *wire.RegisterDeviceRequest) (total int64, err error) {
 	return total, nil
 }
 
-func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*plan.EngineMemory, error) {
+func (t deviceOps) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*plan.EngineMemory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.Device.UUID()}
 	var chunks []int64 // end of each chunk
 	end := int64(0)

@@ -67,33 +67,39 @@ type operation struct {
 // operations has an entry for every op of package wire; a test checks that. The entry of cancel is
 // empty, since conn.handle serves it.
 var operations = [wire.OpCount]operation{
-	wire.OpHello:          {run: (*task).hello},
-	wire.OpProfile:        {run: (*task).profile, long: always}, // parses, maps memory
-	wire.OpMatch:          {run: (*task).match, long: (*task).matchIsLong},
-	wire.OpAcquire:        {run: (*task).acquire, long: longer(longLookup)},
-	wire.OpReserve:        {run: (*task).reserve, long: (*task).reserveIsLong},
-	wire.OpCommit:         {run: (*task).commit, long: always},
-	wire.OpAbort:          {run: (*task).abort, long: longer(longIDs)},
-	wire.OpCompose:        {run: (*task).compose, long: always},
-	wire.OpRotate:         {run: (*task).rotate, long: always},
-	wire.OpAssemble:       {run: (*task).assemble, long: always},
-	wire.OpSave:           {run: (*task).save, long: (*task).saveIsLong},
-	wire.OpLoad:           {run: (*task).load},
-	wire.OpRelease:        {run: (*task).release, long: longer(longIDs)},
-	wire.OpStats:          {run: (*task).stats},
-	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
-	wire.OpAppend:         {run: (*task).appendRows, long: always},
-	wire.OpAccept:         {run: (*task).acceptRows},
-	wire.OpReplay:         {run: (*task).replayRows, long: always},
-	wire.OpReport:         {run: (*task).report},
-	wire.OpAttachDevice:   {run: (*task).attachDevice, long: always},
-	wire.OpRegisterDevice: {run: (*task).registerDevice, long: (*task).registerIsLong},
-	wire.OpAcquireDevice:  {run: (*task).acquireDevice},
-	wire.OpOrder:          {run: (*task).order},
-	wire.OpLoadDevice:     {run: (*task).loadDevice},
-	wire.OpPlan:           {run: (*task).planSegments, long: (*task).planIsLong},
-	wire.OpWatch:          {run: (*task).watch},
-	wire.OpServed:         {run: (*task).served},
+	wire.OpHello:          {run: on(attachOps.hello)},
+	wire.OpProfile:        {run: on(attachOps.profile), long: always}, // parses, maps memory
+	wire.OpMatch:          {run: on(lookupOps.match), long: on(lookupOps.matchIsLong)},
+	wire.OpAcquire:        {run: on(leaseOps.acquire), long: longer(longLookup)},
+	wire.OpReserve:        {run: on(fillOps.reserve), long: on(fillOps.reserveIsLong)},
+	wire.OpCommit:         {run: on(fillOps.commit), long: always},
+	wire.OpAbort:          {run: on(fillOps.abort), long: longer(longIDs)},
+	wire.OpCompose:        {run: on(computeOps.compose), long: always},
+	wire.OpRotate:         {run: on(computeOps.rotate), long: always},
+	wire.OpAssemble:       {run: on(computeOps.assemble), long: always},
+	wire.OpSave:           {run: on(fillOps.save), long: on(fillOps.saveIsLong)},
+	wire.OpLoad:           {run: on(leaseOps.load)},
+	wire.OpRelease:        {run: on(leaseOps.release), long: longer(longIDs)},
+	wire.OpStats:          {run: on(reportOps.stats)},
+	wire.OpAdvise:         {run: on(lookupOps.advise), long: on(lookupOps.adviseIsLong)},
+	wire.OpAppend:         {run: on(computeOps.appendRows), long: always},
+	wire.OpAccept:         {run: on(computeOps.acceptRows)},
+	wire.OpReplay:         {run: on(computeOps.replayRows), long: always},
+	wire.OpReport:         {run: on(reportOps.report)},
+	wire.OpAttachDevice:   {run: on(deviceOps.attachDevice), long: always},
+	wire.OpRegisterDevice: {run: on(deviceOps.registerDevice), long: on(deviceOps.registerIsLong)},
+	wire.OpAcquireDevice:  {run: on(leaseOps.acquireDevice)},
+	wire.OpOrder:          {run: on(deviceOps.order)},
+	wire.OpLoadDevice:     {run: on(leaseOps.loadDevice)},
+	wire.OpPlan:           {run: on(workOps.planSegments), long: on(workOps.planIsLong)},
+	wire.OpWatch:          {run: on(workOps.watch)},
+	wire.OpServed:         {run: on(reportOps.served)},
+}
+
+// on turns a method of a type such as lookupOps into a function of the request. Each such type has the
+// operations of one area, and the request as its only field.
+func on[O ~struct{ *task }, R any](method func(O) (R, error)) func(*task) (R, error) {
+	return func(t *task) (R, error) { return method(O{t}) }
 }
 
 func always(*task) (bool, error) { return true, nil }

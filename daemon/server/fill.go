@@ -36,16 +36,19 @@ func longer(bytes int) func(*task) (bool, error) {
 	return func(t *task) (bool, error) { return len(t.body) > bytes, nil }
 }
 
-func (t *task) reserveIsLong() (bool, error) {
-	m, err := decode[wire.ReserveRequest](t)
+// fillOps has the operations that store state: reserve, save, commit and abort.
+type fillOps struct{ *task }
+
+func (t fillOps) reserveIsLong() (bool, error) {
+	m, err := decode[wire.ReserveRequest](t.task)
 	if err != nil {
 		return false, err
 	}
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
-func (t *task) reserve() (wire.Message, error) {
-	m, err := decode[wire.ReserveRequest](t)
+func (t fillOps) reserve() (wire.Message, error) {
+	m, err := decode[wire.ReserveRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +97,7 @@ const (
 // tokenIDs reads the little-endian token ids of a segment from staging. It checks the segment's
 // geometry first, since the geometry bounds how much is read. It copies the ids before they are
 // used, since the client can still write to staging.
-func (t *task) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
+func (t fillOps) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
 	if p, ok := t.conn.server.store.Profile(id); ok {
 		if err := p.CheckSpec(spec); err != nil {
 			return nil, err
@@ -132,7 +135,7 @@ func resetReserve(out *wire.ReserveReply) {
 	*out = wire.ReserveReply{Codes: out.Codes[:0], Reservations: out.Reservations[:0], Bytes: out.Bytes[:0]}
 }
 
-func (t *task) appendReserved(out *wire.ReserveReply, r tiering.Reservation, err error) {
+func (t fillOps) appendReserved(out *wire.ReserveReply, r tiering.Reservation, err error) {
 	if err != nil {
 		r = tiering.Reservation{}
 	}
@@ -142,7 +145,7 @@ func (t *task) appendReserved(out *wire.ReserveReply, r tiering.Reservation, err
 }
 
 // undoReserve aborts the reservations that a request has made before its context ended.
-func (t *task) undoReserve(last tiering.Reservation, err error) error {
+func (t fillOps) undoReserve(last tiering.Reservation, err error) error {
 	made := t.scratch.reserveReply.Reservations
 	if err == nil {
 		made = append(made, uint64(last.ID))
@@ -155,16 +158,16 @@ func (t *task) undoReserve(last tiering.Reservation, err error) error {
 }
 
 // saveIsLong reports whether a save has many rows, or copies rows from a buffer.
-func (t *task) saveIsLong() (bool, error) {
+func (t fillOps) saveIsLong() (bool, error) {
 	if long := len(t.body) > longSave; long || !t.at.has(wire.FeatureBuffered) {
 		return long, nil
 	}
-	m, err := decode[wire.SaveRequest](t)
+	m, err := decode[wire.SaveRequest](t.task)
 	return m.Buffered.Present, err
 }
 
-func (t *task) save() (wire.Message, error) {
-	m, err := decode[wire.SaveRequest](t)
+func (t fillOps) save() (wire.Message, error) {
+	m, err := decode[wire.SaveRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -210,8 +213,8 @@ func (t *task) save() (wire.Message, error) {
 	return out, nil
 }
 
-func (t *task) commit() (wire.Message, error) {
-	m, err := decode[wire.CommitRequest](t)
+func (t fillOps) commit() (wire.Message, error) {
+	m, err := decode[wire.CommitRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +252,7 @@ func (t *task) commit() (wire.Message, error) {
 	return out, nil
 }
 
-func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
+func (t fillOps) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got tiering.Committed, err error) {
 	item := tiering.CommitItem{
 		Reservation: tier.ReservationID(m.Reservations[i]),
 		Part:        int(m.Parts[i]), ChunkFirst: int(m.ChunkFirst[i]), Digests: digests, CRC32: t.at.has(wire.FeatureCRC32Digests),
@@ -265,8 +268,8 @@ func (t *task) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got ti
 	return t.at.session.Commit(t.ctx, item)
 }
 
-func (t *task) abort() (wire.Message, error) {
-	m, err := decode[wire.AbortRequest](t)
+func (t fillOps) abort() (wire.Message, error) {
+	m, err := decode[wire.AbortRequest](t.task)
 	if err != nil {
 		return nil, err
 	}

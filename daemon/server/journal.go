@@ -29,7 +29,7 @@ func (c *conn) tellAttached(a *attachment) {
 }
 
 // tellRegistered records that an engine of a client uses a model.
-func (t *task) tellRegistered(b *binding) {
+func (t attachOps) tellRegistered(b *binding) {
 	c := t.conn
 	e := c.about(journal.Attached, t.at)
 	e.Profile = uint32(b.profile)
@@ -54,7 +54,7 @@ func (c *conn) tellDetached() {
 }
 
 // tellReport records a canary report in which reused and computed results differ.
-func (t *task) tellReport(of canary.Key, model string, m *wire.ReportRequest, switched bool) {
+func (t reportOps) tellReport(of canary.Key, model string, m *wire.ReportRequest, switched bool) {
 	if m.Failed == 0 && !switched {
 		return
 	}

@@ -38,7 +38,7 @@ func (q *leasing) needsWait(s *tiering.Store) bool {
 }
 
 // keepTogether refuses all rows of an all-or-none request if its reply does not fit a frame.
-func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
+func (t leaseOps) keepTogether(q *leasing, rows []tiering.Acquired) {
 	left := newRoom(len(rows))
 	for i := range rows {
 		row := &rows[i]
@@ -54,7 +54,7 @@ func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 }
 
 // giveAllBack releases leases that are not reported to the client.
-func (t *task) giveAllBack(rows []tiering.Acquired) {
+func (t leaseOps) giveAllBack(rows []tiering.Acquired) {
 	for i := range rows {
 		if rows[i].Hit {
 			t.giveBack(rows[i].Lease)
@@ -63,7 +63,7 @@ func (t *task) giveAllBack(rows []tiering.Acquired) {
 }
 
 // scopeOnDevice is like scope, for a request that needs device memory. It also returns that memory.
-func (t *task) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, tier.TenantID, error) {
+func (t leaseOps) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, tier.TenantID, error) {
 	l, err := t.attachedDevice()
 	if err != nil {
 		return nil, 0, 0, err
@@ -73,8 +73,8 @@ func (t *task) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, ti
 }
 
 // acquireDevice leases segments on the device.
-func (t *task) acquireDevice() (wire.Message, error) {
-	m, err := decode[wire.AcquireDeviceRequest](t)
+func (t leaseOps) acquireDevice() (wire.Message, error) {
+	m, err := decode[wire.AcquireDeviceRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func (t *task) acquireDevice() (wire.Message, error) {
 }
 
 // loadDevice leases a checkpoint on the device.
-func (t *task) loadDevice() (wire.Message, error) {
-	m, err := decode[wire.LoadDeviceRequest](t)
+func (t leaseOps) loadDevice() (wire.Message, error) {
+	m, err := decode[wire.LoadDeviceRequest](t.task)
 	if err != nil {
 		return nil, err
 	}

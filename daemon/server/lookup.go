@@ -18,8 +18,11 @@ func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 	return id, tier.TenantID(t.header.Tenant), err
 }
 
+// lookupOps has the operations that look a prompt up: match, and advise (see advise.go).
+type lookupOps struct{ *task }
+
 // lookupQuery returns the store's query for a lookup of a prompt by this connection.
-func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, prefixes, keys, others [][32]byte) (q tiering.MatchQuery, err error) {
+func (t lookupOps) lookupQuery(profileID uint32, accept uint8, positions []uint32, prefixes, keys, others [][32]byte) (q tiering.MatchQuery, err error) {
 	q = tiering.MatchQuery{
 		Accept: tier.CheckpointKind(accept), Positions: positions, Prefixes: prefixes, Keys: keys, Others: others,
 		Device: t.at.reads(), Local: !t.at.has(wire.FeatureEstimates),
@@ -30,9 +33,9 @@ func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, p
 	return q, t.knowsKinds(q.Accept)
 }
 
-func (t *task) match() (wire.Message, error) {
+func (t lookupOps) match() (wire.Message, error) {
 	r, out := &t.scratch.matchResult, &t.scratch.matchReply
-	m, err := decode[wire.MatchRequest](t)
+	m, err := decode[wire.MatchRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +91,7 @@ func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 //
 // A remote lookup helps for a while after a start, when the hints in memory are incomplete. A match
 // that runs as a job is answered without it.
-func (t *task) lookUp(q *tiering.MatchQuery) (off, waits bool, err error) {
+func (t lookupOps) lookUp(q *tiering.MatchQuery) (off, waits bool, err error) {
 	store, keys, r := t.conn.server.store, len(q.Keys), &t.scratch.matchResult
 	switch {
 	case t.phase == waiting:
@@ -112,6 +115,10 @@ func (t *task) lookUp(q *tiering.MatchQuery) (off, waits bool, err error) {
 	}
 	return off, false, nil
 }
+
+// leaseOps has the operations that lease cached state and release it: acquire, load, their forms for
+// device memory (see leasing.go), and release.
+type leaseOps struct{ *task }
 
 // acquireRowBytes is the size in bytes of a row without its extents and digests. acquireFixed is
 // the most that the counts and padding of fourteen columns and the header of a section take.
@@ -140,7 +147,7 @@ func (r *room) take(row *tiering.Acquired) bool {
 
 // lifeOf returns the requested lease time, 0 for the default. It refuses a time above the maximum
 // instead of shortening it, since a client relies on the time that it requested.
-func (t *task) lifeOf(ms uint32) (time.Duration, error) {
+func (t leaseOps) lifeOf(ms uint32) (time.Duration, error) {
 	ttl, most := milliseconds(ms), t.conn.server.config.MaxLeaseTTL
 	if ttl > most {
 		return 0, codes.Refuse(wire.Invalid, "ttl: a lease of %v, max-lease-ttl is %v", ttl, most)
@@ -148,8 +155,8 @@ func (t *task) lifeOf(ms uint32) (time.Duration, error) {
 	return ttl, nil
 }
 
-func (t *task) acquire() (wire.Message, error) {
-	m, err := decode[wire.AcquireRequest](t)
+func (t leaseOps) acquire() (wire.Message, error) {
+	m, err := decode[wire.AcquireRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +185,7 @@ func (t *task) acquire() (wire.Message, error) {
 
 // lease acquires the leases of a query and returns the reply. If some objects need a promotion, it
 // returns no reply and sets t.rest to a continuation that waits for the promotions.
-func (t *task) lease(q *leasing) (_ wire.Message, err error) {
+func (t leaseOps) lease(q *leasing) (_ wire.Message, err error) {
 	s := t.scratch
 	may := !q.atOnce && t.mayWait()
 	if q.All && may && q.needsWait(t.conn.server.store) { // no row is leased before all can be
@@ -200,7 +207,7 @@ func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 
 // acquired returns the reply with as many rows as fit a frame. It releases the leases of the
 // remaining rows, whose code becomes busy or full.
-func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply {
+func (t leaseOps) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply {
 	out := &t.scratch.acquireReply
 	resetAcquire(out)
 	if q.All {
@@ -262,7 +269,7 @@ func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) 
 }
 
 // giveBack releases a lease that is not reported to the client.
-func (t *task) giveBack(lease tier.LeaseID) {
+func (t leaseOps) giveBack(lease tier.LeaseID) {
 	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
 		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("cannot release a new lease")
 	}
@@ -270,8 +277,8 @@ func (t *task) giveBack(lease tier.LeaseID) {
 
 // release releases slots and leases of the store. Both have ids from one sequence, so that an id
 // names at most one of them.
-func (t *task) release() (wire.Message, error) {
-	m, err := decode[wire.ReleaseRequest](t)
+func (t leaseOps) release() (wire.Message, error) {
+	m, err := decode[wire.ReleaseRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +290,7 @@ func (t *task) release() (wire.Message, error) {
 	return out, nil
 }
 
-func (t *task) releaseOne(id uint64) error {
+func (t leaseOps) releaseOne(id uint64) error {
 	if t.at.slots.Release(id) {
 		return nil
 	}
@@ -293,8 +300,8 @@ func (t *task) releaseOne(id uint64) error {
 	return t.at.session.Release(tier.LeaseID(id))
 }
 
-func (t *task) load() (wire.Message, error) {
-	m, err := decode[wire.LoadRequest](t)
+func (t leaseOps) load() (wire.Message, error) {
+	m, err := decode[wire.LoadRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +324,7 @@ func (t *task) load() (wire.Message, error) {
 
 // loadFrom leases a checkpoint, in host or device memory, with the function now. If the checkpoint
 // must be promoted, the request waits and leases it with the function later.
-func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
+func (t leaseOps) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
 	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
 		if q.Accept &^= tier.Spliced; q.Accept == 0 {
 			return nil, refuseOff(&q)
@@ -345,7 +352,7 @@ type (
 )
 
 // loaded returns the reply for a checkpoint, or an error for a miss.
-func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {
+func (t leaseOps) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {
 	if !got.Hit {
 		return nil, codes.Refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
 	}
@@ -404,11 +411,11 @@ const (
 
 // matchIsLong reports whether a match has many rows, or a long prompt to search. Only a connection
 // that negotiated the search can send a prompt, so other connections' requests are not decoded here.
-func (t *task) matchIsLong() (bool, error) {
+func (t lookupOps) matchIsLong() (bool, error) {
 	if long := len(t.body) > longLookup; long || !t.at.has(wire.FeatureKnown) {
 		return long, nil
 	}
-	m, err := decode[wire.MatchRequest](t)
+	m, err := decode[wire.MatchRequest](t.task)
 	if err != nil {
 		return false, err
 	}
@@ -444,7 +451,7 @@ func noneKnown(m *wire.MatchKnown) wire.MatchKnown {
 
 // findKnown searches the prompt for known segments and fills the reply's section known. The prefix
 // lookup comes first, since the search begins after the prefix.
-func (t *task) findKnown(m *wire.MatchRequest, out *wire.MatchReply, off bool) error {
+func (t lookupOps) findKnown(m *wire.MatchRequest, out *wire.MatchReply, off bool) error {
 	k := &t.scratch.known
 	q, err := t.knownQuery(m)
 	if err != nil {
@@ -485,7 +492,7 @@ func (t *task) findKnown(m *wire.MatchRequest, out *wire.MatchReply, off bool) e
 }
 
 // knownQuery validates the client's query and reserves heap memory for the search.
-func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
+func (t lookupOps) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 	prompt, ask := &m.Prompt, &m.Known
 	switch {
 	case !t.at.has(wire.FeatureKnown):

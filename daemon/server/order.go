@@ -35,8 +35,8 @@ func (x *turn) wait(ctx context.Context) error {
 
 // order releases leases once the client's stream has passed a point. It waits on the host, in a
 // separate goroutine, and does not block a stream.
-func (t *task) order() (wire.Message, error) {
-	m, err := decode[wire.OrderRequest](t)
+func (t deviceOps) order() (wire.Message, error) {
+	m, err := decode[wire.OrderRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -54,20 +54,20 @@ func (t *task) order() (wire.Message, error) {
 	before := l.mu.last
 	l.mu.last = own
 	l.mu.Unlock()
-	t.rest = func(t *task) (wire.Message, error) {
+	t.rest = on(func(t deviceOps) (wire.Message, error) {
 		defer close(own.ended) // always, since every continuation runs
 		if err := before.wait(t.ctx); err != nil {
 			own.before = before
 			return nil, err
 		}
 		return t.ordered(l)
-	}
+	})
 	return nil, nil
 }
 
 // ordered waits for the client's number, releases the leases, and writes the daemon's number.
-func (t *task) ordered(l *attachedGPU) (wire.Message, error) {
-	m, err := decode[wire.OrderRequest](t)
+func (t deviceOps) ordered(l *attachedGPU) (wire.Message, error) {
+	m, err := decode[wire.OrderRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (t *task) ordered(l *attachedGPU) (wire.Message, error) {
 	}
 	out := &wire.CodesReply{}
 	for _, id := range m.Leases {
-		out.Codes = append(out.Codes, t.row(t.releaseOne(id)))
+		out.Codes = append(out.Codes, t.row(leaseOps(t).releaseOne(id)))
 	}
 	if m.Signal == 0 {
 		return out, nil

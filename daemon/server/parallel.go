@@ -32,9 +32,12 @@ func totalTokens(list []uint32) (total uint64) {
 	return total
 }
 
+// workOps has the operations on parallel work: plan and watch.
+type workOps struct{ *task }
+
 // planIsLong has the same limits as reserveIsLong, since the keys are computed again here too.
-func (t *task) planIsLong() (bool, error) {
-	m, err := decode[wire.PlanRequest](t)
+func (t workOps) planIsLong() (bool, error) {
+	m, err := decode[wire.PlanRequest](t.task)
 	if err != nil {
 		return false, err
 	}
@@ -43,8 +46,8 @@ func (t *task) planIsLong() (bool, error) {
 
 // planSegments decodes the segments of a plan request. Its continuation asks other nodes, so that
 // no worker is occupied meanwhile.
-func (t *task) planSegments() (wire.Message, error) {
-	m, err := decode[wire.PlanRequest](t)
+func (t workOps) planSegments() (wire.Message, error) {
+	m, err := decode[wire.PlanRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +88,13 @@ func (t *task) planSegments() (wire.Message, error) {
 		}
 		ids = ids[n:]
 	}
-	t.rest = func(t *task) (wire.Message, error) { return t.begun(q) }
+	t.rest = on(func(t workOps) (wire.Message, error) { return t.begun(q) })
 	return nil, nil
 }
 
 // begun begins the plan, which asks the other nodes, and replies. If the client has disconnected
 // meanwhile, begun ends the plan.
-func (t *task) begun(q *parallel.PlanQuery) (wire.Message, error) {
+func (t workOps) begun(q *parallel.PlanQuery) (wire.Message, error) {
 	w := t.conn.server.work
 	a, err := w.Plan(t.ctx, q)
 	if err != nil {
@@ -124,8 +127,8 @@ func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Micro
 func micros(d time.Duration) uint32 { return uint32(min(max(d.Microseconds(), 0), 1<<32-1)) }
 
 // watch waits for rows of a plan, or for jobs of a worker, without occupying a worker of the queue.
-func (t *task) watch() (wire.Message, error) {
-	m, err := decode[wire.WatchRequest](t)
+func (t workOps) watch() (wire.Message, error) {
+	m, err := decode[wire.WatchRequest](t.task)
 	if err != nil {
 		return nil, err
 	}
@@ -151,8 +154,8 @@ func (t *task) watch() (wire.Message, error) {
 		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}
 	scope := t.workScope(id, tenant)
-	t.rest = func(t *task) (wire.Message, error) {
-		m, err := decode[wire.WatchRequest](t)
+	t.rest = on(func(t workOps) (wire.Message, error) {
+		m, err := decode[wire.WatchRequest](t.task)
 		if err != nil {
 			return nil, err
 		}
@@ -162,11 +165,11 @@ func (t *task) watch() (wire.Message, error) {
 			return t.watchPlan(m, wait)
 		}
 		return t.watchJobs(m, scope, wait)
-	}
+	})
 	return nil, nil
 }
 
-func (t *task) watchPlan(m *wire.WatchRequest, wait time.Duration) (wire.Message, error) {
+func (t workOps) watchPlan(m *wire.WatchRequest, wait time.Duration) (wire.Message, error) {
 	list, left, err := t.conn.server.work.Watch(t.ctx, t.conn.id, m.Plan, wait, m.End == 1)
 	if err != nil {
 		return nil, err
@@ -179,7 +182,7 @@ func (t *task) watchPlan(m *wire.WatchRequest, wait time.Duration) (wire.Message
 	return out, nil
 }
 
-func (t *task) watchJobs(m *wire.WatchRequest, s parallel.Scope, wait time.Duration) (wire.Message, error) {
+func (t workOps) watchJobs(m *wire.WatchRequest, s parallel.Scope, wait time.Duration) (wire.Message, error) {
 	list, gone, has, err := t.conn.server.work.Jobs(t.ctx, &parallel.JobsQuery{
 		Conn: t.conn.id, Scope: s, Jobs: int(m.Jobs), Pieces: m.Pieces == 1, Queued: microseconds(m.QueuedMicros), Declined: m.Declined,
 		End: m.End == 1, Wait: wait, Primers: primerIDs(m.Primers.IDs),

@@ -16,8 +16,12 @@ func (t *task) switchedOff(id tier.ProfileID) bool {
 	return !ok || t.conn.server.canary.IsOff(canary.Key{Tenant: tier.TenantID(t.header.Tenant), Fingerprint: p.Fingerprint()})
 }
 
+// reportOps has the operations that take reports of engines, report and served (see served.go), and
+// stats (see counts.go).
+type reportOps struct{ *task }
+
 // report counts the comparisons that an engine's canary has made of reused and computed results.
-func (t *task) report() (wire.Message, error) {
+func (t reportOps) report() (wire.Message, error) {
 	s := t.conn.server
 	var m wire.ReportRequest
 	if err := m.Decode(t.body); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // served records an engine's report on how it served a prompt.
-func (t *task) served() (wire.Message, error) {
+func (t reportOps) served() (wire.Message, error) {
 	s := t.conn.server
 	var m wire.ServedRequest
 	if err := m.Decode(t.body); err != nil {

@@ -91,7 +91,7 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(200, func() {
 		k := &x.task
 		*k = task{conn: c, at: c.attached.Load(), header: header, body: body, ctx: c.ctx, scratch: x}
-		m, err := k.match()
+		m, err := operations[wire.OpMatch].run(k)
 		if err == nil {
 			x.out, err = wire.AppendFrame(x.out[:0], &header, m)
 		}

@@ -47,6 +47,9 @@ var permitted = [phases][phases]bool{
 // A request that the reader answers itself stays in the reader's scratch. Every other request is
 // put in flight: the method fly copies it and reserves what the request needs. The method end
 // answers a request and releases all that it owns.
+//
+// The methods of task are those of every request. Each area's operations are methods of a type of
+// their own, such as lookupOps (see dispatch.go).
 type task struct {
 	conn     *conn
 	at       *attachment // nil during hello

@@ -107,7 +107,7 @@ func (r *requester) ask(long bool, deadline time.Duration, do effect) uint64 {
 	r.mu.Unlock()
 	operations[wire.OpRegisterDevice].long = nil
 	if long {
-		operations[wire.OpRegisterDevice].long = (*task).registerIsLong
+		operations[wire.OpRegisterDevice].long = on(deviceOps.registerIsLong)
 	}
 	var pipe [2]int
 	must(r, unix.Pipe2(pipe[:], unix.O_CLOEXEC))

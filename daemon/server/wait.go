@@ -36,7 +36,7 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 		}
 	}
 	q.Keys = keys
-	return func(t *task) (wire.Message, error) {
+	return on(func(t leaseOps) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
 		defer stop()
 		got, err := q.await(ctx, t.at.session)
@@ -56,12 +56,12 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 		}
 		q.Keys = all
 		return t.acquired(&q, rows), nil
-	}
+	})
 }
 
 // awaitLoad waits for a checkpoint that is being promoted.
 func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
-	return func(t *task) (wire.Message, error) {
+	return on(func(t leaseOps) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
 		defer stop()
 		got, err := later(ctx, &q)
@@ -79,7 +79,7 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 			return nil, refuseOff(&q)
 		}
 		return t.loaded(&q, &got)
-	}
+	})
 }
 
 // pendingLevel is an object that a commit or save has published as one of its rows, and that has
