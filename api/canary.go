@@ -67,8 +67,8 @@ type Switched struct {
 // maxWhy bounds an operator's reason in bytes. The socket protocol has the same bound.
 const maxWhy = 1024
 
-func (s *Server) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.shown().Canaries.Canaries)
+func (from *Shown) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, from.Canaries.Canaries)
 }
 
 func (s *Server) switchOff(ctx *fasthttp.RequestCtx, arg string) error {

@@ -48,11 +48,11 @@ func (c *Config) etag() string {
 	return `"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-func (s *Server) getConfig(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) getConfig(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	c, err := s.shown().Control.Config()
+	c, err := from.Control.Config()
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}

@@ -182,7 +182,7 @@ func (p *params) checkpoint(key Digest) CheckpointName {
 	return CheckpointName{Hash: key, Tenant: p.name("tenant"), Profile: p.profile(), Kind: p.oneOf("kind", checkpointKinds)}
 }
 
-func (s *Server) getCheckpoint(ctx *fasthttp.RequestCtx, arg string) error {
+func (from *Shown) getCheckpoint(ctx *fasthttp.RequestCtx, arg string) error {
 	key, err := keyOf(arg)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (s *Server) getCheckpoint(ctx *fasthttp.RequestCtx, arg string) error {
 	if err := p.done(); err != nil {
 		return err
 	}
-	c, err := s.shown().Control.Checkpoint(name)
+	c, err := from.Control.Checkpoint(name)
 	if err != nil {
 		return fmt.Errorf("checkpoint %s: %w", key, err)
 	}
@@ -219,11 +219,11 @@ func (s *Server) removeCheckpoint(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, r)
 }
 
-func (s *Server) listPins(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listPins(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	pins, err := s.shown().Control.Pins()
+	pins, err := from.Control.Pins()
 	if err != nil {
 		return fmt.Errorf("list pins: %w", err)
 	}
@@ -248,7 +248,7 @@ func (s *Server) putPin(ctx *fasthttp.RequestCtx, arg string) error {
 	}
 	bounded, cancel := context.WithTimeout(s.stopping, pinTimeout)
 	defer cancel()
-	before := s.pinsOf(key)
+	before := s.shown().pinsOf(key)
 	pins, err := s.shown().Control.Pin(bounded, q)
 	s.audit(ctx, change{action: "pin", object: key.String(), dry: q.Dry, before: before, after: pins}, err)
 	if err != nil {
@@ -278,8 +278,8 @@ func (s *Server) removePin(ctx *fasthttp.RequestCtx, arg string) error {
 }
 
 // pinsOf returns the pins of a key, for the log.
-func (s *Server) pinsOf(key Digest) []Pin {
-	pins, err := s.shown().Control.Pins()
+func (from *Shown) pinsOf(key Digest) []Pin {
+	pins, err := from.Control.Pins()
 	if err != nil {
 		return nil // the requested change fails in the same way
 	}

@@ -57,11 +57,11 @@ func (q *DecisionQuery) Match(d *Decision) bool {
 	return false
 }
 
-func (s *Server) listDecisions(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listDecisions(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	q := DecisionQuery{Tenant: p.name("tenant"), Profile: p.profile(), What: p.oneOf("what", decided), Prefix: p.prefix(), Limit: p.limit()}
 	if err := p.done(); err != nil {
 		return err
 	}
-	return writeJSON(ctx, Page[Decision]{Items: orEmpty(s.shown().Node.Decisions(q))})
+	return writeJSON(ctx, Page[Decision]{Items: orEmpty(from.Node.Decisions(q))})
 }

@@ -34,25 +34,25 @@ type Removal struct {
 	DryRun  bool    `json:"dry_run"` // nothing was removed
 }
 
-func (s *Server) live(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) live(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
 	h := Health{Status: HealthOK, Degraded: []string{}}
-	if !s.shown().Node.Status().Alive {
+	if !from.Node.Status().Alive {
 		h.Status = HealthUnavailable
 		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
 	}
 	return writeJSON(ctx, h)
 }
 
-func (s *Server) ready(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) ready(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	verbose := p.flag("verbose")
 	if err := p.done(); err != nil {
 		return err
 	}
-	st := s.shown().Node.Status()
+	st := from.Node.Status()
 	h := Health{Status: HealthOK, Degraded: []string{}}
 	for _, c := range st.Checks {
 		if c.State != CheckOK {
@@ -81,11 +81,11 @@ func (s *Server) document(ctx *fasthttp.RequestCtx, _ string) error {
 	return nil
 }
 
-func (s *Server) status(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) status(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	return writeJSON(ctx, withLists(s.shown().Node.Status()))
+	return writeJSON(ctx, withLists(from.Node.Status()))
 }
 
 // withLists makes a status without features or checks contain empty lists.
@@ -94,12 +94,12 @@ func withLists(st Status) Status {
 	return st
 }
 
-func (s *Server) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.shown().Node.Profiles)
+func (from *Shown) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, from.Node.Profiles)
 }
 
-func (s *Server) listPools(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, func() []Pool { return withTenants(s.shown().Node.Pools()) })
+func (from *Shown) listPools(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, func() []Pool { return withTenants(from.Node.Pools()) })
 }
 
 // withTenants makes pools without tenants contain an empty list.
@@ -110,9 +110,9 @@ func withTenants(pools []Pool) []Pool {
 	return pools
 }
 
-func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
 	return listAll(ctx, func() []Connection {
-		conns := s.shown().Node.Connections()
+		conns := from.Node.Connections()
 		for i := range conns {
 			conns[i].Tenants = orEmpty(conns[i].Tenants)
 			conns[i].Profiles = orEmpty(conns[i].Profiles)
@@ -122,8 +122,8 @@ func (s *Server) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
 	})
 }
 
-func (s *Server) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.shown().Node.Counters)
+func (from *Shown) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, from.Node.Counters)
 }
 
 // listAll answers with a listing in one page. Its length is bounded by the data source:
@@ -135,27 +135,27 @@ func listAll[T any](ctx *fasthttp.RequestCtx, list func() []T) error {
 	return writeJSON(ctx, Page[T]{Items: orEmpty(list())})
 }
 
-func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) cluster(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	c := s.shown().Node.Cluster()
+	c := from.Node.Cluster()
 	c.Join.Errors, c.Members, c.Rejected, c.Counters, c.Workers = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Rejected), orEmpty(c.Counters), orEmpty(c.Workers)
 	return writeJSON(ctx, c)
 }
 
-func (s *Server) probeObjectStore(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) probeObjectStore(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(context.Background(), probeStoreTimeout)
 	defer cancel()
-	p := s.shown().Node.ProbeObjectStore(bounded)
+	p := from.Node.ProbeObjectStore(bounded)
 	p.Steps = orEmpty(p.Steps)
 	return writeJSON(ctx, p)
 }
 
-func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	q := SegmentQuery{Tenant: p.name("tenant"), Profile: p.profile(), Prefix: p.prefix(), After: p.cursor(), Limit: p.limit()}
 	if err := p.done(); err != nil {
@@ -163,7 +163,7 @@ func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	limit := q.Limit
 	q.Limit++ // one more shows whether there is a next page
-	items, err := s.shown().Catalogue.Segments(q)
+	items, err := from.Catalogue.Segments(q)
 	if err != nil {
 		return fmt.Errorf("list segments: %w", err)
 	}
@@ -173,7 +173,7 @@ func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, pageOf(items, limit, func(s *Segment) string { return s.Key.String() }))
 }
 
-func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	q := CheckpointQuery{Tenant: p.name("tenant"), Profile: p.profile(), After: p.cursor(), Limit: p.limit()}
 	if err := p.done(); err != nil {
@@ -181,7 +181,7 @@ func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	limit := q.Limit
 	q.Limit++
-	items, err := s.shown().Catalogue.Checkpoints(q)
+	items, err := from.Catalogue.Checkpoints(q)
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
@@ -191,7 +191,7 @@ func (s *Server) listCheckpoints(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, pageOf(items, limit, func(c *Checkpoint) string { return c.Hash.String() }))
 }
 
-func (s *Server) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
+func (from *Shown) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	key, err := keyOf(arg)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (s *Server) getSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
-	d, err := s.shown().Catalogue.Segment(key)
+	d, err := from.Catalogue.Segment(key)
 	if err != nil {
 		return fmt.Errorf("segment %s: %w", key, err)
 	}
@@ -217,7 +217,7 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 		return err
 	}
 	d, err := s.shown().Catalogue.Segment(key)
-	if err == nil && len(s.pinsOf(key)) > 0 {
+	if err == nil && len(s.shown().pinsOf(key)) > 0 {
 		err = fmt.Errorf("it is pinned; unpin it with DELETE /api/v1/pins: %w", ErrBusy)
 	}
 	if err == nil && !dry {

@@ -34,7 +34,7 @@ type LeaseQuery struct {
 	Limit      int
 }
 
-func (s *Server) listLeases(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listLeases(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	q := LeaseQuery{Tenant: p.name("tenant"), Connection: p.number("connection", 63, "a number"), Limit: p.limit()}
 	if after := p.number("cursor", 63, "a number"); after != nil {
@@ -45,7 +45,7 @@ func (s *Server) listLeases(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	limit := q.Limit
 	q.Limit++ // one more shows whether there is a next page
-	items, err := s.shown().Control.Leases(q)
+	items, err := from.Control.Leases(q)
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}

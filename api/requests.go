@@ -188,16 +188,16 @@ type History struct {
 	Series      map[string][]float64 `json:"series"`       // columns by name
 }
 
-func (s *Server) listRequests(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) listRequests(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	q := RequestQuery{Tenant: p.name("tenant"), Profile: p.profile(), Way: p.oneOf("way", ways), Limit: p.limit()}
 	if err := p.done(); err != nil {
 		return err
 	}
-	return writeJSON(ctx, Page[Request]{Items: orEmpty(s.shown().Node.Requests(q))})
+	return writeJSON(ctx, Page[Request]{Items: orEmpty(from.Node.Requests(q))})
 }
 
-func (s *Server) getRequest(ctx *fasthttp.RequestCtx, arg string) error {
+func (from *Shown) getRequest(ctx *fasthttp.RequestCtx, arg string) error {
 	if err := noParams(ctx); err != nil {
 		return err
 	}
@@ -205,24 +205,24 @@ func (s *Server) getRequest(ctx *fasthttp.RequestCtx, arg string) error {
 	if err != nil {
 		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "a request has a number")
 	}
-	r, err := s.shown().Node.Request(id)
+	r, err := from.Node.Request(id)
 	if err != nil {
 		return err
 	}
 	return writeJSON(ctx, r)
 }
 
-func (s *Server) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, s.shown().Node.Usage)
+func (from *Shown) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
+	return listAll(ctx, from.Node.Usage)
 }
 
-func (s *Server) overview(ctx *fasthttp.RequestCtx, _ string) error {
+func (from *Shown) overview(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	span := p.oneOf("history", histories)
 	if err := p.done(); err != nil {
 		return err
 	}
-	o := s.shown().Node.Overview(span)
+	o := from.Node.Overview(span)
 	o.Status, o.Pools = withLists(o.Status), orEmpty(withTenants(o.Pools))
 	o.Usage.Ways, o.Usage.Missed = orNone(o.Usage.Ways), orNone(o.Usage.Missed)
 	o.History.At, o.History.Series = orEmpty(o.History.At), orNone(o.History.Series)

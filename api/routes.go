@@ -44,6 +44,11 @@ type route struct {
 	doc    operation
 }
 
+// onShown makes the handler of a route that needs only the data sources.
+func onShown(handle func(from *Shown, ctx *fasthttp.RequestCtx, arg string) error) func(*Server, *fasthttp.RequestCtx, string) error {
+	return func(s *Server, ctx *fasthttp.RequestCtx, arg string) error { return handle(s.shown(), ctx, arg) }
+}
+
 func allRoutes() []route {
 	const get, put, post, del, patch = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodPost, fasthttp.MethodDelete, fasthttp.MethodPatch
 	var (
@@ -79,16 +84,16 @@ func allRoutes() []route {
 		dryRun,
 	}
 	return []route{
-		{get, "/livez", "getLive", open, (*Server).live, operation{
+		{get, "/livez", "getLive", open, onShown((*Shown).live), operation{
 			summary: "Whether the main loop of the process runs", answer: Health{},
 			fails: map[int]string{503: "it does not run"}, failure: Health{},
 		}},
-		{get, "/readyz", "getReady", open, (*Server).ready, operation{
+		{get, "/readyz", "getReady", open, onShown((*Shown).ready), operation{
 			summary: "Whether the engine socket is served; a degraded node is ready",
 			params:  []parameter{verbose}, answer: Health{},
 			fails: map[int]string{503: "the node is not ready"}, failure: Health{},
 		}},
-		{get, "/healthz", "getHealth", open, (*Server).ready, operation{
+		{get, "/healthz", "getHealth", open, onShown((*Shown).ready), operation{
 			summary: "The same as /readyz",
 			params:  []parameter{verbose}, answer: Health{},
 			fails: map[int]string{503: "the node is not ready"}, failure: Health{},
@@ -102,13 +107,13 @@ func allRoutes() []route {
 			summary: "This document", anyQuery: true,
 			media: map[string]schema{"application/json": {"type": "object"}},
 		}},
-		{get, "/api/v1/status", "getStatus", reads, (*Server).status, operation{
+		{get, "/api/v1/status", "getStatus", reads, onShown((*Shown).status), operation{
 			summary: "State of the process", answer: Status{},
 		}},
-		{get, "/api/v1/profiles", "listProfiles", reads, (*Server).listProfiles, operation{
+		{get, "/api/v1/profiles", "listProfiles", reads, onShown((*Shown).listProfiles), operation{
 			summary: "Registered model identities", items: Profile{},
 		}},
-		{get, "/api/v1/segments", "listSegments", reads, (*Server).listSegments, operation{
+		{get, "/api/v1/segments", "listSegments", reads, onShown((*Shown).listSegments), operation{
 			summary: "Segments, ordered by key",
 			params:  []parameter{tenant, profile, begins, cursor, limit},
 			items:   Segment{}, next: digest,
@@ -119,7 +124,7 @@ func allRoutes() []route {
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
 			fails: map[int]string{409: "another removal of several objects is running"},
 		}},
-		{get, "/api/v1/segments/{key}", "getSegment", reads, (*Server).getSegment, operation{
+		{get, "/api/v1/segments/{key}", "getSegment", reads, onShown((*Shown).getSegment), operation{
 			summary: "One segment with its parts",
 			params:  []parameter{key("segment key")}, answer: SegmentDetail{},
 			fails: map[int]string{404: "the segment is not cached"},
@@ -130,7 +135,7 @@ func allRoutes() []route {
 			result:  "the segment that was removed, or with dry_run would be", answer: Removal{},
 			fails: map[int]string{404: "the segment is not cached", 409: "the segment is being filled, or is pinned"},
 		}},
-		{get, "/api/v1/checkpoints", "listCheckpoints", reads, (*Server).listCheckpoints, operation{
+		{get, "/api/v1/checkpoints", "listCheckpoints", reads, onShown((*Shown).listCheckpoints), operation{
 			summary: "Checkpoints of running states, ordered by hash",
 			params:  []parameter{tenant, profile, cursor, limitPlus},
 			items:   Checkpoint{}, next: digest,
@@ -142,7 +147,7 @@ func allRoutes() []route {
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
 			fails: map[int]string{409: "another removal of several objects is running"},
 		}},
-		{get, "/api/v1/checkpoints/{key}", "getCheckpoint", reads, (*Server).getCheckpoint, operation{
+		{get, "/api/v1/checkpoints/{key}", "getCheckpoint", reads, onShown((*Shown).getCheckpoint), operation{
 			summary: "The first checkpoint of a hash that matches the filter",
 			params:  []parameter{key("hash"), tenant, profile, kind}, answer: CheckpointDetail{},
 			fails: map[int]string{404: "no such checkpoint is cached"},
@@ -153,13 +158,13 @@ func allRoutes() []route {
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
 			fails: map[int]string{404: "no such checkpoint is cached", 409: "one of them is being filled, is pinned, or is extended by another"},
 		}},
-		{get, "/api/v1/pools", "listPools", reads, (*Server).listPools, operation{
+		{get, "/api/v1/pools", "listPools", reads, onShown((*Shown).listPools), operation{
 			summary: "Memory and disk budgets and their use", items: Pool{},
 		}},
-		{get, "/api/v1/connections", "listConnections", reads, (*Server).listConnections, operation{
+		{get, "/api/v1/connections", "listConnections", reads, onShown((*Shown).listConnections), operation{
 			summary: "Attached clients", items: Connection{},
 		}},
-		{get, "/api/v1/canaries", "listCanaries", reads, (*Server).listCanaries, operation{
+		{get, "/api/v1/canaries", "listCanaries", reads, onShown((*Shown).listCanaries), operation{
 			summary: "Reports of engines that recomputed reused segments, by profile and tenant", items: Canary{},
 		}},
 		{put, "/api/v1/canaries/{key}", "switchOff", changes, (*Server).switchOff, operation{
@@ -183,7 +188,7 @@ func allRoutes() []route {
 				503: "the change is in force, but could not be written to the disk directory: a restart would forget it",
 			},
 		}},
-		{get, "/api/v1/cluster", "getCluster", reads, (*Server).cluster, operation{
+		{get, "/api/v1/cluster", "getCluster", reads, onShown((*Shown).cluster), operation{
 			summary: "The node's view of its cluster", answer: Cluster{},
 		}},
 		{post, locatePath, "locate", asks, (*Server).locate, operation{
@@ -198,10 +203,10 @@ func allRoutes() []route {
 				503: "too many such queries are running, or the node is starting",
 			},
 		}},
-		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, (*Server).probeObjectStore, operation{
+		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, onShown((*Shown).probeObjectStore), operation{
 			summary: "Test the object store with a temporary object", answer: ObjectProbe{},
 		}},
-		{get, "/api/v1/decisions", "listDecisions", reads, (*Server).listDecisions, operation{
+		{get, "/api/v1/decisions", "listDecisions", reads, onShown((*Shown).listDecisions), operation{
 			summary: "The latest decisions about segments and checkpoints, newest first; with a disk also those of earlier starts",
 			params: []parameter{tenant, profile,
 				{name: "what", schema: oneOf(decided), about: "only decisions of this kind"}, begins, limit},
@@ -225,35 +230,35 @@ func allRoutes() []route {
 			media: map[string]schema{"text/event-stream": {"type": "string", "description": "id: the event's id, event: its kind, data: an Event"}},
 			fails: map[int]string{503: "the maximum number of clients follows events"},
 		}},
-		{get, "/api/v1/stats", "listCounters", reads, (*Server).listCounters, operation{
+		{get, "/api/v1/stats", "listCounters", reads, onShown((*Shown).listCounters), operation{
 			summary: "Counters and gauges by name", items: Counter{},
 		}},
-		{get, "/api/v1/overview", "getOverview", reads, (*Server).overview, operation{
+		{get, "/api/v1/overview", "getOverview", reads, onShown((*Shown).overview), operation{
 			summary: "Content of the overview page, with a history for charts",
 			params:  []parameter{{name: "history", schema: withDefault(oneOf(histories), HistoryHours), about: "length of the history: its steps are ten seconds, or five minutes for 7d"}},
 			answer:  Overview{},
 		}},
-		{get, "/api/v1/usage", "listUsage", reads, (*Server).listUsage, operation{
+		{get, "/api/v1/usage", "listUsage", reads, onShown((*Shown).listUsage), operation{
 			summary: "How prompts were served, by tenant and model", items: Usage{},
 		}},
-		{get, "/api/v1/requests", "listRequests", reads, (*Server).listRequests, operation{
+		{get, "/api/v1/requests", "listRequests", reads, onShown((*Shown).listRequests), operation{
 			summary: "How the prompts last reported by engines were served, newest first",
 			params:  []parameter{tenant, profile, way, limit}, items: Request{},
 		}},
-		{get, "/api/v1/requests/{key}", "getRequest", reads, (*Server).getRequest, operation{
+		{get, "/api/v1/requests/{key}", "getRequest", reads, onShown((*Shown).getRequest), operation{
 			summary: "How one prompt was served, token by token",
 			params:  []parameter{{in: "path", required: true, name: "key", schema: schema{"type": "integer", "minimum": 1}, about: "id of the request"}},
 			answer:  Request{},
 			fails:   map[int]string{404: "the request is not kept, or not any more"},
 		}},
-		{get, "/api/v1/leases", "listLeases", reads, (*Server).listLeases, operation{
+		{get, "/api/v1/leases", "listLeases", reads, onShown((*Shown).listLeases), operation{
 			summary: "Leases of clients, ordered by lease",
 			params: []parameter{tenant,
 				{name: "connection", schema: number, about: "only leases of this connection"},
 				{name: "cursor", schema: schema{"type": "string", "pattern": "^[0-9]+$"}, about: cursor.about}, limit},
 			items: Lease{}, next: text,
 		}},
-		{get, "/api/v1/pins", "listPins", reads, (*Server).listPins, operation{
+		{get, "/api/v1/pins", "listPins", reads, onShown((*Shown).listPins), operation{
 			summary: "Pinned objects, ordered by key", items: Pin{},
 		}},
 		{put, "/api/v1/pins/{key}", "pin", changes, (*Server).putPin, operation{
@@ -276,7 +281,7 @@ func allRoutes() []route {
 			result:  "the pins that were removed, or with dry_run would be", answer: Pinned{},
 			fails: map[int]string{404: "the object is not pinned"},
 		}},
-		{get, "/api/v1/config", "getConfig", reads, (*Server).getConfig, operation{
+		{get, "/api/v1/config", "getConfig", reads, onShown((*Shown).getConfig), operation{
 			summary: "The configuration, without secrets", answer: Config{}, etag: true,
 		}},
 		{patch, "/api/v1/config", "changeConfig", changes, (*Server).patchConfig, operation{

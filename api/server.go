@@ -43,7 +43,8 @@ const (
 	maxScrapes        = 4                // concurrent scrapes of /metrics
 )
 
-// Shown holds the data sources of a server. All are required.
+// Shown holds the data sources of a server. All are required. Its methods are the handlers that need
+// nothing else.
 type Shown struct {
 	Node      Node
 	Catalogue Catalogue
