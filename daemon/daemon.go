@@ -233,7 +233,8 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	start("parallel work", func() error { return d.work.Run(background) })
 	start("admin REST", func() error { return <-on.admin })
 	if d.peers != nil {
-		start("cluster", func() error { return d.runPeers(background) })
+		// It ends after sendCopies, since other nodes fetch these copies from this node.
+		start("cluster", func() error { return d.peers.cluster.Run(background) })
 	}
 	if d.object != nil {
 		start("object store", func() error { d.object.Run(background); return nil })
@@ -400,7 +401,7 @@ func (d *Daemon) newView() *view.View {
 		Config: &d.config, Machine: d.machine, Shortfalls: d.short, Version: d.build.Version, Commit: d.build.Commit, Started: d.started,
 		Epoch: d.epoch, Socket: d.socketPath(), Guard: d.socket, Pidfds: socket.HasPidfd(), Serving: d.serving.Load,
 		Store: d.store, Place: d.store.Pools()[0].Place, Device: d.device, GPUs: d.gpus, Disk: d.disk,
-		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants, Decided: d.decisions, Journal: d.journal,
+		Server: d.server, Canary: d.canary, Usage: d.usage, History: d.history, Tenants: d.tenants, Decided: d.decisions, Journal: d.journal, Events: d.events,
 	}
 	o.Reload, o.Level, o.Now = d.Reload, d.level, d.now
 	d.show(&o)
@@ -415,7 +416,6 @@ func (d *Daemon) newView() *view.View {
 			return []any{&c}
 		}})
 	}
-	d.showEvents(&o)
 	return view.New(o)
 }
 
@@ -436,7 +436,9 @@ func (d *Daemon) close() error {
 		if d.work != nil {
 			d.work.Close()
 		}
-		d.closePeers()
+		if d.peers != nil {
+			d.peers.close()
+		}
 		if d.store != nil {
 			stored = d.store.Close()
 		}

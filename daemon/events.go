@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/daemon/events"
-	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/held"
@@ -97,6 +96,3 @@ func positionsOf(q *advise.Query, a *advise.Advice, block int) []int {
 	slices.Sort(at)
 	return slices.Compact(at)
 }
-
-// showEvents adds the events to the view.
-func (d *Daemon) showEvents(o *view.Options) { o.Events = d.events }

@@ -49,19 +49,19 @@ func (d *Daemon) gpuChanged(g *gpu.GPU, to gpu.State, why error) {
 }
 
 // doubted is called when a member stops answering, or answers again.
-func (d *Daemon) doubted(m cluster.Member) {
+func (p *peers) doubted(m cluster.Member) {
 	if m.State == cluster.Unreachable {
-		d.tellPeer(&m, "suspect")
+		p.tell(&m, "suspect")
 	} else {
-		d.tellPeer(&m, "answers")
+		p.tell(&m, "answers")
 	}
 }
 
-// tellPeer records an event about another node of the cluster.
-func (d *Daemon) tellPeer(m *cluster.Member, does string) {
+// tell records an event about another node of the cluster.
+func (p *peers) tell(m *cluster.Member, does string) {
 	means := map[string]string{
 		"joined": "has joined", "left": "has left", "failed": "has failed: it stopped answering without announcing that it leaves", "replaced": "has restarted or changed",
 		"suspect": "does not answer", "answers": "answers again",
 	}
-	d.journal.Append(journal.Event{Kind: journal.Peer, Why: does, Text: fmt.Sprintf("node %s at %v %s", m.Name, m.Peer, means[does])})
+	p.journal.Append(journal.Event{Kind: journal.Peer, Why: does, Text: fmt.Sprintf("node %s at %v %s", m.Name, m.Peer, means[does])})
 }

@@ -1,15 +1,16 @@
 package daemon
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/cluster"
+	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/parallel"
 	"github.com/spliced-kv/spliced/daemon/view"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -22,6 +23,8 @@ import (
 // (index), the set of names that this node publishes (own), and transfers in both directions
 // (fetch, server).
 type peers struct {
+	journal *journal.Journal
+	log     zerolog.Logger
 	cluster *cluster.Cluster
 	index   *index.Index
 	own     *index.Own
@@ -42,13 +45,13 @@ func (d *Daemon) openPeers() (err error) {
 	if !d.config.UsesCluster() {
 		return nil
 	}
-	p := &peers{index: index.New(index.Config{}), own: index.NewOwn(d.epoch), known: learning{now: d.now}}
+	p := &peers{journal: d.journal, log: d.log, index: index.New(index.Config{}), own: index.NewOwn(d.epoch), known: learning{now: d.now}}
 	p.numbers = map[string]peer.Node{}
 	config := cluster.Of(&d.config)
 	config.Version, config.Log, config.Now = d.build.Version, d.log, d.now
 	config.Handler = d.handlePeers
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
-	config.OnJoin, config.OnLeave, config.OnDoubt, config.BelowTLS = d.joined, d.left, d.doubted, peer.NewCorked
+	config.OnJoin, config.OnLeave, config.OnDoubt, config.BelowTLS = p.joined, p.left, p.doubted, peer.NewCorked
 	if p.cluster, err = cluster.New(config); err != nil {
 		return err
 	}
@@ -158,17 +161,8 @@ func (p *peers) mark(w tier.Want, has bool) {
 	}
 }
 
-// runPeers runs the node's membership until the context ends. At that time, other nodes have
-// already received copies of the objects that only this node has; they fetch these copies from this
-// node.
-func (d *Daemon) runPeers(ctx context.Context) error { return d.peers.cluster.Run(ctx) }
-
-// closePeers ends transfers in both directions. It is called before the store is closed.
-func (d *Daemon) closePeers() {
-	p := d.peers
-	if p == nil {
-		return
-	}
+// close ends transfers in both directions. It is called before the store is closed.
+func (p *peers) close() {
 	if p.push != nil {
 		p.push.Close()
 	}
@@ -181,28 +175,26 @@ func (d *Daemon) closePeers() {
 	}
 }
 
-func (d *Daemon) joined(m cluster.Member) {
-	p := d.peers
-	d.tellPeer(&m, "joined")
+func (p *peers) joined(m cluster.Member) {
+	p.tell(&m, "joined")
 	p.known.joined(m.Number)
 	p.mu.Lock()
 	p.numbers[m.Name] = peer.Node(m.Number)
 	p.mu.Unlock()
 	err := p.fetch.Set(peer.Member{Node: peer.Node(m.Number), Addr: m.Peer.String(), TLS: p.cluster.ClientTLS(m.Name)})
 	if err != nil {
-		d.log.Error().Err(err).Str("peer", m.Name).Msg("not fetching from a member")
+		p.log.Error().Err(err).Str("peer", m.Name).Msg("not fetching from a member")
 	}
 }
 
-func (d *Daemon) left(m cluster.Member) {
-	p := d.peers
+func (p *peers) left(m cluster.Member) {
 	switch m.State {
 	case cluster.Failed:
-		d.tellPeer(&m, "failed")
+		p.tell(&m, "failed")
 	case cluster.Left:
-		d.tellPeer(&m, "left")
+		p.tell(&m, "left")
 	default:
-		d.tellPeer(&m, "replaced")
+		p.tell(&m, "replaced")
 	}
 	p.known.done(m.Number)
 	p.mu.Lock()
