@@ -1,12 +1,9 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,23 +11,14 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/api/internal/jsonschema"
+	"github.com/spliced-kv/spliced/policy/goldentest"
 )
-
-var update = flag.Bool("update", false, "rewrite files that tests compare with")
 
 // openapi.json follows from the routes and from the types of requests and answers.
 func TestDocumentIsGenerated(t *testing.T) {
-	const path = "openapi.json"
-	want, err := generated(allRoutes())
+	made, err := generated(allRoutes())
 	must(t, err)
-	if *update {
-		must(t, os.WriteFile(path, want, 0o644))
-	}
-	got, err := os.ReadFile(path)
-	must(t, err)
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs from the routes, the types or their comments; run make generate", path)
-	}
+	goldentest.File(t, "openapi.json", made, "the routes, the types or their comments differ; run make generate")
 }
 
 type object = jsonschema.Object

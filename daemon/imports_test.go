@@ -25,7 +25,8 @@ var mayImport = map[string]string{
 	"policy/radix":               "",
 	"policy/schedule":            "policy/cost",
 	"policy/policytest":          "policy",
-	"policy/scripttest":          "",
+	"policy/goldentest":          "",
+	"policy/scripttest":          "policy/goldentest",
 	"policy/tracetest":           "",
 
 	"gpuipc/kernel":                      "",

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite testdata/golden/frames.json")
+	"github.com/spliced-kv/spliced/policy/goldentest"
+)
 
 const goldenFile = "testdata/golden/frames.json"
 
@@ -25,18 +22,9 @@ type goldenFrame struct {
 }
 
 func TestGoldenFrames(t *testing.T) {
-	got := goldenFrames(t)
-	if *update {
-		must(t, os.MkdirAll(filepath.Dir(goldenFile), 0o755))
-		must(t, os.WriteFile(goldenFile, got, 0o644))
-	}
-	want, err := os.ReadFile(goldenFile)
-	must(t, err)
-	if !bytes.Equal(got, want) {
-		t.Fatalf("the samples do not encode to %s; run with -update and review the diff", goldenFile)
-	}
+	file := goldentest.File(t, goldenFile, goldenFrames(t), "the samples encode to something else; run with -update and review the diff")
 	var frames []goldenFrame
-	must(t, json.Unmarshal(want, &frames))
+	must(t, json.Unmarshal(file, &frames))
 	for _, f := range frames {
 		checkGolden(t, f)
 	}

@@ -4,10 +4,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spliced-kv/spliced/policy/goldentest"
 )
 
 const goldenLayoutsFile = "testdata/layouts.json"
@@ -169,15 +170,7 @@ func goldenFamily(f Family, tp int) Identity {
 // forgotten where keys or layouts change.
 func golden(t *testing.T, file string, v any) {
 	t.Helper()
-	got, err := json.MarshalIndent(v, "", " ")
+	made, err := json.MarshalIndent(v, "", " ")
 	must(t, err)
-	got = append(got, '\n')
-	if *update {
-		must(t, os.WriteFile(file, got, 0o644))
-	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	if string(got) != string(want) {
-		t.Errorf("another %s; a change on purpose is recorded with -update:\n%s", file, got)
-	}
+	goldentest.File(t, file, append(made, '\n'), fmt.Sprintf("keys or layouts differ; a change on purpose is recorded with -update:\n%s", made))
 }

@@ -4,12 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"slices"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata/golden.json")
 
 func testTokens(n int) []uint32 {
 	out := make([]uint32, n)

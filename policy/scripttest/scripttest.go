@@ -4,15 +4,14 @@
 package scripttest
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt")
+	"github.com/spliced-kv/spliced/policy/goldentest"
+)
 
 // Run runs testdata/*.txt and compares the output of their commands. For each script it
 // calls the function start, which returns a function that executes the script's commands.
@@ -38,13 +37,7 @@ func Run(t *testing.T, start func(t *testing.T) func(command []string, a Values)
 					got.WriteString(line)
 				}
 			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got.String() != string(text) {
-				t.Errorf("%s: says now\n%s", file, got.String())
-			}
+			goldentest.File(t, file, []byte(got.String()), "says now\n"+got.String())
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,10 +10,9 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/goldentest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-var updateScripts = flag.Bool("update", false, "rewrite testdata")
 
 // TestAdviceScripts runs testdata: each line is a command, and below it
 // stands what it has to answer.
@@ -38,15 +36,7 @@ func TestAdviceScripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := runAdvice(t, string(raw))
-			if *updateScripts {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(raw) {
-				t.Errorf("%s has changed; run with -update and review the diff\n%s", file, got)
-			}
+			goldentest.File(t, file, []byte(got), "the script prints something else; run with -update and review the diff\n"+got)
 		})
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,11 +9,10 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/cli/clitest"
+	"github.com/spliced-kv/spliced/policy/goldentest"
 )
 
 //go:generate go test . -run Reference -update
-
-var update = flag.Bool("update", false, "rewrite files that tests compare with")
 
 // reference is docs/splicectl.md: every command, on one page.
 func reference() ([]byte, error) {
@@ -27,17 +25,9 @@ func reference() ([]byte, error) {
 
 func TestTheReferenceTellsOfEveryCommand(t *testing.T) {
 	const path = "../../../docs/splicectl.md"
-	want, err := reference()
+	made, err := reference()
 	must(t, err)
-	if *update {
-		must(t, os.WriteFile(path, want, 0o644))
-	}
-	got, err := os.ReadFile(path)
-	must(t, err)
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s does not tell of the commands as they are; run make generate", path)
-	}
-	text := string(got)
+	text := string(goldentest.File(t, path, made, "the commands differ; run make generate"))
 	for _, c := range commands() {
 		if heading := "\n## splicectl " + c.Name + "\n"; strings.Contains(text, heading) == c.Hidden {
 			t.Errorf("%q is there: %v", heading, !c.Hidden)

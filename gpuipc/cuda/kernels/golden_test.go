@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/policy/goldentest"
 )
-
-var update = flag.Bool("update", false, "rewrite files that tests compare with")
 
 // goldenCase is arguments and the launches they become, for other languages to build the same.
 // Args is the list of jobs as JSON has them.
@@ -52,15 +49,7 @@ func checkGolden(tb testing.TB, file string, cases []goldenCase) {
 	e := json.NewEncoder(&b)
 	e.SetIndent("", " ")
 	must(tb, e.Encode(cases))
-	path := filepath.Join("testdata", file)
-	if *update {
-		must(tb, os.WriteFile(path, b.Bytes(), 0o644))
-	}
-	want, err := os.ReadFile(path)
-	must(tb, err)
-	if !bytes.Equal(b.Bytes(), want) {
-		tb.Errorf("launches are not those of %s; clients build these too. A change on purpose is recorded with -update", path)
-	}
+	goldentest.File(tb, filepath.Join("testdata", file), b.Bytes(), "launches differ, and clients build these too. A change on purpose is recorded with -update")
 }
 
 func TestLaunchesThatMoveAreTheGoldenOnes(t *testing.T) {

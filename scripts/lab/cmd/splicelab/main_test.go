@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +13,10 @@ import (
 
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/cli/clitest"
+	"github.com/spliced-kv/spliced/policy/goldentest"
 )
 
 //go:generate go test . -run Reference -update
-
-var update = flag.Bool("update", false, "rewrite files that tests compare with")
 
 // ctl runs the program in this process.
 func ctl(t *testing.T, args ...string) (int, string, string) {
@@ -36,20 +34,9 @@ func TestTheReferenceHasEveryCommand(t *testing.T) {
 	if err := clitest.Reference(&want, program(), "splicectl.md"); err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("%s does not have the commands as they are; run make generate", path)
-	}
+	page := string(goldentest.File(t, path, want.Bytes(), "the commands differ; run make generate"))
 	for _, c := range commands() {
-		if heading := "\n## splicectl " + c.Name + "\n"; strings.Contains(string(got), heading) == c.Hidden {
+		if heading := "\n## splicectl " + c.Name + "\n"; strings.Contains(page, heading) == c.Hidden {
 			t.Errorf("%q is there: %v", heading, !c.Hidden)
 		}
 	}
