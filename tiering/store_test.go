@@ -596,8 +596,16 @@ func (s *Store) auditLocked() error {
 	if err := s.auditHBMLocked(candidates); err != nil {
 		return err
 	}
-	timed := len(s.pinned)
-	timed += int(s.cat.Counters.Leases)
+	leases, expired := 0, 0
+	for _, o := range s.cat.Objects.Table.Places() {
+		if o != nil {
+			leases, expired = leases+o.Leases, expired+o.Expired
+		}
+	}
+	if n := &s.cat.Counters; n.Leases != uint64(leases) || n.Quarantined != uint64(expired) {
+		return fmt.Errorf("%d leases and %d expired ones, objects give %d and %d", n.Leases, n.Quarantined, leases, expired)
+	}
+	timed := len(s.pinned) + leases // an expired lease has no deadline
 	for _, o := range s.cat.Objects.Table.Places() {
 		if o != nil && o.Fill != nil && !o.Fill.Dead && !o.Fill.Promoted && !o.InHBM() {
 			timed++

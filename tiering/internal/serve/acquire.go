@@ -151,7 +151,7 @@ func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquir
 	}
 	now := s.cat.Config.Now()
 	s.cat.Mu.Each(len(rows), catalog.HoldRows, func(i int) {
-		if l := c.leases[rows[i].Lease]; rows[i].Hit && l != nil && !l.expired {
+		if l := c.leases[rows[i].Lease]; rows[i].Hit && l != nil && !l.expired() {
 			s.timeLocked(l, q.TTL, now)
 		}
 	})

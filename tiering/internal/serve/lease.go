@@ -64,7 +64,7 @@ func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 	s.cat.Mu.Lock()
 	defer s.cat.Mu.Unlock()
 	l := c.leases[id]
-	if l == nil || l.expired || l.object.InHBM() {
+	if l == nil || l.expired() || l.object.InHBM() {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	return s.cat.Objects.Memory.Describe(l.object), nil
@@ -78,7 +78,7 @@ func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
 	s.cat.Mu.Lock()
 	defer s.cat.Mu.Unlock()
 	l := c.leases[id]
-	if l == nil || l.expired || l.object.InHBM() {
+	if l == nil || l.expired() || l.object.InHBM() {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
 	var chain []*tier.Object
@@ -102,7 +102,7 @@ func (c *Session) dropLease(id tier.LeaseID) bool {
 
 func (ses *Sessions) dropLeaseLocked(l *lease) {
 	delete(l.session.leases, l.id)
-	if l.expired {
+	if l.expired() {
 		l.object.Expired--
 		ses.cat.Counters.Quarantined--
 	} else {
@@ -118,7 +118,6 @@ func (ses *Sessions) dropLeaseLocked(l *lease) {
 // holder may still be reading, so the memory stays allocated.
 func (ses *Sessions) expireLocked(l *lease) {
 	ses.cat.Objects.Deadlines.Remove(&l.until)
-	l.expired = true
 	l.object.Lease(-1)
 	l.object.Expired++
 	ses.cat.Durations.Ended(l.object, l.since, ses.cat.Durations.Expired, ses.cat.Config.Now())
@@ -138,11 +137,11 @@ func (c *Session) useLeaseLocked(id tier.LeaseID, p *objects.Profile, t *objects
 	if l == nil {
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 	}
-	if !l.expired && !now.Before(l.until.At) {
+	if !l.expired() && !now.Before(l.until.At) {
 		c.sessions.expireLocked(l) // before the sweep does
 	}
 	switch o := l.object; {
-	case l.expired:
+	case l.expired():
 		return nil, fmt.Errorf("lease %d has expired: %w", id, tier.ErrGone)
 	case o.Tenant != t:
 		return nil, fmt.Errorf("lease %d: %w", id, tier.ErrGone)

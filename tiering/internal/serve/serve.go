@@ -56,9 +56,11 @@ type lease struct {
 	rank    int
 	session *Session
 	since   time.Time
-	until   deadline.Deadline[any]
-	expired bool
+	until   deadline.Deadline[any] // set until the lease expires or is released
 }
+
+// expired reports whether a lease that is not released has expired.
+func (l *lease) expired() bool { return !l.until.Set() }
 
 // New returns the parts that serve clients.
 func New(c *catalog.Catalog, devices hbm.List, plans *plan.Runner, m *move.Mover, f *fill.Fills) (*Lookup, *Sessions) {

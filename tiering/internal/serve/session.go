@@ -80,7 +80,7 @@ func (c *Session) end(endLocked func(*lease)) {
 // makes new calls fail. Close frees the memory later.
 func (c *Session) Abandon() {
 	c.end(func(l *lease) {
-		if !l.expired {
+		if !l.expired() {
 			c.sessions.expireLocked(l)
 		}
 	})
