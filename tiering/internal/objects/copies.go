@@ -334,7 +334,7 @@ func (hbm *Copies) Measure(o *Object, bytes int64, digests int) {
 // pools, which must be whole pages. Device ids follow the order of the calls, from 1.
 func (hbm *Copies) Open(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
 	if hbm.Held == nil {
-		hbm.Held, hbm.quotas.above = map[Identity]*resident{}, true
+		hbm.Held = map[Identity]*resident{}
 	}
 	hbm.Devices = append(hbm.Devices, nil)
 	n := len(hbm.Devices)

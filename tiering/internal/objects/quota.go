@@ -35,7 +35,6 @@ type Quotas struct {
 	table    *policy.Table[Object]
 	below    *Below
 	policies *Policies
-	above    bool // there are devices
 }
 
 // Set sets a tenant's quota; 0 = none. The quota counts at once, unless the tenant's
@@ -43,7 +42,7 @@ type Quotas struct {
 func (quotas *Quotas) Set(t *Tenant, bytes int64) {
 	if t.Evict == nil && bytes > 0 {
 		t.Evict, t.behind = quotas.cfg.Eviction(), &catchUp{}
-		if quotas.above {
+		if len(t.Used) > PoolCount { // there are devices
 			t.Above = quotas.cfg.Eviction()
 		}
 	}
