@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/tiering/internal/catalog"
+	"github.com/spliced-kv/spliced/tiering/internal/move"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -121,7 +121,7 @@ func TestDirtyObjectsAreFoundAtOnce(t *testing.T) {
 			x.lease(x.c, x.mid(i, 64, 8))
 		}
 	}
-	for range 33/catalog.CleanRows + 1 {
+	for range 33/move.CleanRows + 1 {
 		x.must(x.clean1())
 	}
 	if n := int(x.Counters().Cleaned); n != 33 || asked != n {

@@ -32,8 +32,6 @@ type Catalog struct {
 	// Launch starts, at the tiers, transfers that were begun under the lock. It is called
 	// without the lock after anything that may begin transfers.
 	Launch func()
-	// FreedLocked makes transfers that wait for memory try again.
-	FreedLocked func()
 
 	Profiles atomic.Pointer[[]*objects.Profile] // replaced under Mu, never modified
 	LeaseIDs atomic.Uint64
@@ -204,9 +202,6 @@ func (cat *Catalog) WakeCleaner() {
 	defer cat.Mu.Unlock()
 	cat.Changed.Broadcast()
 }
-
-// CleanRows is the maximum number of writes that one critical section of the cleaner starts.
-const CleanRows = 8
 
 // HoldRows is the maximum number of rows that one critical section handles. It bounds how long a
 // lookup waits for the lock, however much a client, an operator or an eviction asks for at once.

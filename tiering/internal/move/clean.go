@@ -5,9 +5,11 @@ import (
 	"errors"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
+
+// CleanRows is the maximum number of writes that one critical section of the cleaner starts.
+const CleanRows = 8
 
 // clean writes dirty objects of pools that are short of free bytes, until ctx ends. If the
 // tier is busy, it continues after the next write has ended; if the tier is unavailable,
@@ -57,7 +59,7 @@ func (wr *Writes) CleanableLocked(cause error, ended, swept uint64) bool {
 func (wr *Writes) CleanLocked() error {
 	n := 0
 	for _, p := range wr.cat.Objects.Pools {
-		for ; n < catalog.CleanRows && wr.cat.Objects.Policies.ShortOf(p, &p.Dirty); n++ {
+		for ; n < CleanRows && wr.cat.Objects.Policies.ShortOf(p, &p.Dirty); n++ {
 			id, _ := p.Dirty.Victim(func(policy.ID) bool { return true })
 			o := wr.cat.Objects.Table.Get(id)
 			err := wr.WantLocked(o, tier.LevelLogged, false)

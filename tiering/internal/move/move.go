@@ -14,8 +14,8 @@ import (
 )
 
 // Mover has the parts of a store that move objects between tiers and make room for them. A
-// part uses only parts above it. A remote lookup passes what it has found to promotions,
-// through a function.
+// part uses only parts above it. Through functions, a remote lookup passes what it has found to
+// promotions, and the end of a write or offload makes promotions that wait for memory try again.
 type Mover struct {
 	cat        *catalog.Catalog
 	Remote     *Remote     // knows what is cached outside this node
@@ -37,7 +37,8 @@ func New(c *catalog.Catalog, memory *plan.Device) *Mover {
 	m.Promotions = &Promotions{cat: c, remote: m.Remote, evictor: m.Evictor, memory: memory}
 	m.Remote.promote = func(w Wanted) { m.Promotions.PromoteLocked(w) }
 	m.Remote.coming = func(n tier.Name) bool { return m.Promotions.PromotionLocked(n) != nil }
-	c.Launch, c.FreedLocked = m.launch, m.Promotions.kickLocked
+	m.Writes.freed, m.Offloads.freed = m.Promotions.kickLocked, m.Promotions.kickLocked
+	c.Launch = m.launch
 	if c.Config.Lower != nil {
 		m.Writes.open()
 	}

@@ -66,6 +66,7 @@ const OffloadShare = 8
 type Offloads struct {
 	cat    *catalog.Catalog
 	remote *Remote
+	freed  func() // as in Writes
 
 	engine *transfer.Engine[*objects.Object] // nil without outlets
 	ended  uint64                            // offloads that have ended
@@ -287,7 +288,7 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 	}
 	off.ended++
 	off.cat.Changed.Broadcast()
-	off.cat.FreedLocked()
+	off.freed()
 }
 
 // Release records that the sink does not read the object's memory any more.
@@ -327,7 +328,7 @@ func (off *Offloads) AheadLocked() bool {
 func (off *Offloads) SendSomeLocked() (blocked bool) {
 	n := 0
 	for _, p := range off.cat.Objects.Pools {
-		for ; n < catalog.CleanRows && off.cat.Objects.Policies.ShortOf(p, &p.Unsent); n++ {
+		for ; n < CleanRows && off.cat.Objects.Policies.ShortOf(p, &p.Unsent); n++ {
 			o := off.nextToLeaveLocked(p)
 			_, how := off.OffloadLocked(o, Ahead, nil)
 			if how == notNow {

@@ -55,6 +55,7 @@ const MaxTurns = 3
 type Writes struct {
 	cat    *catalog.Catalog
 	remote *Remote
+	freed  func() // makes promotions that wait for memory try again; called with the lock held
 
 	Engine       *transfer.Engine[*objects.Object] // nil without a lower tier
 	ByName       map[tier.Name][]*objects.Object   // objects with a write, waiting or running
@@ -254,7 +255,7 @@ func (w *write) End(f *transfer.Flight, err error) {
 	wr.cat.Objects.Account(o)
 	wr.ended++
 	wr.cat.Changed.Broadcast()
-	wr.cat.FreedLocked()
+	wr.freed()
 }
 
 // Release records that the tier does not read the object's memory any more.
