@@ -57,8 +57,5 @@ type (
 	Durable = move.Durable
 )
 
-// MaxPrompt is the maximum length in tokens of a prompt in which segments are searched.
-const MaxPrompt = serve.MaxPrompt
-
 // Defaults returns the configuration that the daemon uses if no setting changes it.
 func Defaults() Config { return catalog.Defaults() }

@@ -82,7 +82,7 @@ func TestTheOrderUnderAFirstQuota(t *testing.T) {
 				if ends[prompt] > 16 && b.strippedAt(prompt, 16) == 0 {
 					b.cat.Mu.Lock()
 					if o := b.node(prompt, 16); o.Ranked == objects.Candidate {
-						b.cat.Objects.Strip(o, decision.ForRoom)
+						b.cat.Objects.Strip(o, decision.ForRoom, nil)
 					}
 					b.cat.Mu.Unlock()
 				}

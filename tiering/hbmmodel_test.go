@@ -252,7 +252,7 @@ func (m *hbmModel) thinOne() {
 	m.observe(func() {
 		m.cat.Mu.Lock()
 		if o := m.node(1, 16); o != nil && o.Ranked == objects.Candidate && o.Children == 1 && m.cat.Objects.Policies.MayStrip(o) {
-			m.cat.Objects.Strip(o, decision.ForRoom)
+			m.cat.Objects.Strip(o, decision.ForRoom, nil)
 		}
 		m.cat.Mu.Unlock()
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/find"
+	"github.com/spliced-kv/spliced/tiering/internal/serve"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -200,7 +201,7 @@ func TestKnownRefusesNonsense(t *testing.T) {
 		"no such profile": {Profile: 9, Tenant: tenantA, Tokens: ids},
 		"no such tenant":  {Profile: b.id, Tenant: 9, Tokens: ids},
 		"no tokens":       {Profile: b.id, Tenant: tenantA},
-		"too many":        {Profile: b.id, Tenant: tenantA, Tokens: make([]uint32, MaxPrompt+1)},
+		"too many":        {Profile: b.id, Tenant: tenantA, Tokens: make([]uint32, serve.MaxPrompt+1)},
 		"begins behind":   {Profile: b.id, Tenant: tenantA, Tokens: ids, Begin: 11},
 		"begins before":   {Profile: b.id, Tenant: tenantA, Tokens: ids, Begin: -1},
 		"negative seams":  {Profile: b.id, Tenant: tenantA, Tokens: ids, SeamTokens: -1},

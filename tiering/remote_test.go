@@ -197,9 +197,6 @@ func TestLoadFetchesAChain(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			q := &LoadQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact | tier.Spliced, Hash: hashOf(1, 48)}
-			if !x.LoadNeedsPromotion(q) {
-				t.Fatal("it need not be waited for")
-			}
 			got, done := Loaded{}, make(chan error, 1)
 			go func() {
 				var err error

@@ -214,13 +214,7 @@ func (s *Store) Advisor() *advise.Advisor { return s.advisor }
 // forAdvice is the advisor's view of a Store.
 type forAdvice struct{ store *Store }
 
-func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
-	p, err := f.store.cat.Profile(id)
-	if err != nil {
-		return nil, err
-	}
-	return p.Costs, nil
-}
+func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) { return f.store.Learned(id) }
 
 // mostShare bounds the size of objects that advice recommends: one object should take at
 // most 1/mostShare of its pool. A pool with room for fewer than two objects would leave an
@@ -243,16 +237,11 @@ func (s *Store) Trials() (objects, bytes uint64) {
 	return n.Published, n.PublishedBytes
 }
 
-// Counters returns a snapshot.
+// Counters returns a snapshot of the store's counters with those of the transfer engines,
+// the devices and the plans.
 func (s *Store) Counters() stats.Counters {
 	s.cat.Mu.Lock()
 	defer s.cat.Mu.Unlock()
-	return s.countersLocked()
-}
-
-// countersLocked returns the store's counters with those of the transfer engines, the
-// devices and the plans.
-func (s *Store) countersLocked() stats.Counters {
 	c := s.cat.Counters
 	s.move.CountersLocked(&c)
 	for i := range s.hbm {

@@ -39,7 +39,7 @@ func (b *bench) strip(prompt, end int) {
 		b.cat.Mu.Unlock()
 		b.Fatalf("checkpoint %d of prompt %d may not be stripped", end, prompt)
 	}
-	b.cat.Objects.Strip(o, decision.ForRoom)
+	b.cat.Objects.Strip(o, decision.ForRoom, nil)
 	b.cat.Mu.Unlock()
 	b.audit()
 }

@@ -94,7 +94,7 @@ func TestWithoutATierEverythingReachesMemory(t *testing.T) {
 	if got := x.publishTo(b.mid(1, 64, 8), tier.LevelSynced); got.Durable != nil {
 		t.Fatalf("Durable %v, want nil", got.Durable)
 	}
-	if b.NeedsPromotion(x.acquireQuery(b.mid(2, 64, 8))) || b.LoadNeedsPromotion(&LoadQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact}) {
+	if b.NeedsPromotion(x.acquireQuery(b.mid(2, 64, 8))) {
 		t.Fatal("there is nowhere to promote from")
 	}
 	written, err := b.Flush(b.ctx)

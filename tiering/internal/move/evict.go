@@ -166,7 +166,7 @@ func (e eviction) reason() decision.Reason {
 func (ev *Evictor) EvictLocked(from policy.Eviction, way eviction, short *shortage) {
 	o := ev.victimLocked(from)
 	if o.Children > 0 {
-		ev.cat.Objects.StripFor(o, way.reason(), short.of())
+		ev.cat.Objects.Strip(o, way.reason(), short.of())
 		return
 	}
 	w := WriteOf(o)

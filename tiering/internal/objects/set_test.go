@@ -127,7 +127,7 @@ func TestStrippedNodeLeavesWithItsLastChild(t *testing.T) {
 	root := b.publish(16, nil)
 	leaf := b.publish(32, root)
 	all := root.PageBytes + leaf.PageBytes
-	b.Strip(root, decision.ForRoom)
+	b.Strip(root, decision.ForRoom, nil)
 	if root.StatePages == 0 {
 		t.Fatal("a checkpoint without states")
 	}

@@ -22,11 +22,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Strip frees the states of an unused checkpoint in memory.
-func (s *Set) Strip(o *Object, why decision.Reason) { s.StripFor(o, why, nil) }
-
-// StripFor is Strip to make room for the object rival, as in NoteLeft.
-func (s *Set) StripFor(o *Object, why decision.Reason, rival *Object) {
+// Strip frees the states of an unused checkpoint in memory. The parameter rival is as in
+// NoteLeft.
+func (s *Set) Strip(o *Object, why decision.Reason, rival *Object) {
 	s.Records.NoteLeft(o, decision.Strip, why, o.StatePages, rival)
 	s.Records.counters.Stripped++
 	s.Records.counters.StrippedBytes += uint64(o.StateBytes)

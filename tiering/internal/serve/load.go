@@ -194,27 +194,3 @@ func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 	}
 	return nodes
 }
-
-// LoadNeedsPromotion reports whether AwaitLoad would have to wait, like NeedsPromotion.
-func (look *Lookup) LoadNeedsPromotion(q *LoadQuery) bool {
-	p, t, err := look.cat.Scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || look.promotions.Engine == nil {
-		return false
-	}
-	look.cat.Mu.Lock()
-	defer look.cat.Mu.Unlock()
-	n, o, _ := look.namedByLocked(q, p, t)
-	return o == nil && n != (tier.Name{})
-}
-
-// LoadNeedsHBMPromotion reports whether AwaitLoadResident would have to wait.
-func (look *Lookup) LoadNeedsHBMPromotion(q *LoadQuery) bool {
-	p, t, err := look.cat.Scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || look.hbm.Of(q.Device) == nil {
-		return false
-	}
-	look.cat.Mu.Lock()
-	defer look.cat.Mu.Unlock()
-	n, _, _ := look.namedByLocked(q, p, t)
-	return n != (tier.Name{}) && look.needsCopyLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: p, Tenant: t}, Rank: q.Rank, Device: q.Device})
-}
