@@ -514,7 +514,7 @@ func (m *hbmModel) promoteOne() {
 	m.forget()
 }
 
-// Planned is how a promotion has to end, and the copy that it makes. What has to
+// planned is how a promotion has to end, and the copy that it makes. What has to
 // leave for it leaves the model.
 func (m *hbmModel) planned(p *hbm.Promotion) (transfer.Outcome, *modelCopy) {
 	o := m.source(p.Identity)

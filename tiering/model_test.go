@@ -277,7 +277,7 @@ func (m *model) closeSession(i int) {
 	m.releaseAll(s)
 }
 
-// Wanted is what segment or checkpoint number n is.
+// segment returns segment number n, and what the model knows of it.
 func (m *model) segment(n int) (piece, *modelObject) {
 	tenant := tier.TenantID(1 + n%2)
 	spec, _ := m.profile.MidSpec(24+3*n, 4)

@@ -95,7 +95,7 @@ func TestRotatePacksTurnedRows(t *testing.T) {
 	}
 }
 
-// Engine is engine memory for every attention layer: [block, head, token, dim]
+// engine is engine memory for every attention layer: [block, head, token, dim]
 // for keys and [block, token, head, dim] for values, layer after layer.
 type engine struct {
 	*bench

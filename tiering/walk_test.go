@@ -25,7 +25,7 @@ import (
 // A walk does random things to a store over a tier that stalls, fails, refuses
 // and forgets, and to a plain map. Whatever happened: what is leased has the bytes
 // that were published, a match tells what a lease would find, what an operator
-// Removed is gone, what was acknowledged is there after a restart, and every
+// removed is gone, what was acknowledged is there after a restart, and every
 // account is exact.
 
 type walkOptions struct {

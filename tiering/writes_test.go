@@ -368,7 +368,7 @@ func TestWrongBytesInMemoryAreTakenOut(t *testing.T) {
 }
 
 // Hashes of checkpoints come from clients: another tenant's entry of the same
-// Name is neither taken for ours nor written over.
+// name is neither taken for ours nor written over.
 func TestNameOfAnotherTenantIsNotWrittenOver(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)

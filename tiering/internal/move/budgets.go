@@ -10,7 +10,7 @@ import (
 )
 
 // Limits is the part of a store whose budgets and quotas can change while it runs. The
-// Arena has a fixed size. Its pages belong to no pool: segments and checkpoints only have
+// arena has a fixed size. Its pages belong to no pool: segments and checkpoints only have
 // accounts, with a budget each. A budget that shrinks does so at once. The excess is
 // evicted now, or by later sweeps if clients read it or it must be written first. A budget
 // that grows gets bytes as the other pool gives them up.

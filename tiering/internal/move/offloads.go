@@ -86,7 +86,7 @@ func (off *Offloads) kickLocked() {
 
 // OffloadLocked sends a copy of an object, after copies of its ancestors, to the first outlet
 // that accepts it. The parameter short is the room that evictions must free at once; nil =
-// none. The flight is nil unless the second result is the verdict sending.
+// none. The flight is nil unless the second result is the verdict Sending.
 func (off *Offloads) OffloadLocked(o *objects.Object, why Occasion, short *shortage) (*transfer.Flight, Verdict) {
 	if off.engine == nil || off.cat.Closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, Settled

@@ -38,8 +38,8 @@ type Promotion struct {
 	lead    *Promotion      // promotion of its parent, until it starts
 	base    *objects.Object // the parent in memory, kept in use until the promotion ends
 	Into    *objects.Object // the stripped node whose states it restores, kept in use until the promotion ends
-	Fill    *objects.Fill   // the fill of object, once it has begun
-	Object  *objects.Object // the object, once it has memory; a placeholder if into is set
+	Fill    *objects.Fill   // the fill of Object, once it has begun
+	Object  *objects.Object // the object, once it has memory; a placeholder if Into is set
 	content *tier.Content
 	hash    profile.SegmentHash // of a segment: of the tokens in its entry
 	until   deadline.Deadline[any]
@@ -362,7 +362,7 @@ func (p *Promotion) Reason(how transfer.Outcome) tier.Reason { return missReason
 // ends meanwhile. No other writer may write to the node, and its memory stays allocated.
 
 // restoreStates moves the state pages that a promotion has read into the stripped
-// node, after the patch. It takes them from the placeholder object p.object, and then
+// node, after the patch. It takes them from the placeholder object p.Object, and then
 // frees that object. The rows of the placeholder are not used, since others may be reading
 // the rows of the node.
 func (p *Promotion) restoreStates() {

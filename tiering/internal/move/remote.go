@@ -39,7 +39,7 @@ type Remote struct {
 	Engine    *transfer.Engine[*search] // nil without a Remote
 	Learner   tier.Learner              // the Remote, if it is a Learner
 	Preparer  tier.Preparer             // the Remote, if it is a Preparer
-	prepared  []tier.Want               // what the running match will ask the Remote for, in order; at most matchRows
+	prepared  []tier.Want               // what the running match will ask the Remote for, in order; at most as many as one critical section matches
 	asked     int                       // index into prepared: entries before it were asked for already
 	Lookups   map[objects.Identity]*remoteLookup
 	answers   []answer // in order of expiry
@@ -54,7 +54,7 @@ type remoteLookup struct {
 	search  *search        // the running search; nil once it has an answer
 	urgent  bool           // a client asked for it
 	planned bool           // as in AcquireQuery
-	base    tier.Name      // as in wanted
+	base    tier.Name      // as in Wanted
 	devices []RankOnDevice // ranks that also want the object in HBM
 	until   time.Time
 	copy    tier.Copy // the copy that was found and is not yet promoted; nil = absent

@@ -80,7 +80,7 @@ func (mem *Memory) allocate(o *Object, bytes int64) []gpuipc.Extent {
 	return trim(extents, bytes)
 }
 
-// freePages frees pages that allocatePages returned, and skips holes. It works on a copy
+// free frees pages that allocate returned, and skips holes. It works on a copy
 // of the extents, since a reply that contains them may still be on its way to a client.
 func (mem *Memory) free(extents []gpuipc.Extent) {
 	whole := make([]gpuipc.Extent, 0, len(extents))

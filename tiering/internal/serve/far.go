@@ -32,7 +32,7 @@ func (look *Lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *obj
 		look.promotions.HintReadAheadLocked(id.Name, p, t)
 	}
 	if at != move.Hinted {
-		_, _ = look.remote.HintLocked(id) // sets remote.hint, which says where the segment is
+		_, _ = look.remote.HintLocked(id) // sets Remote.Hint, which says where the segment is
 	}
 	return look.hitBeyondLocked(p, uint32(tokens)), true
 }

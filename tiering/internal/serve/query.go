@@ -125,7 +125,7 @@ type AcquireQuery struct {
 
 // Acquired is one row of an Acquire: a hit, a miss with its reason, or an error (ErrBusy:
 // too many leases). If Promoting is set, the row is a miss with ReasonPending and its
-// Object is being read into memory. Extents and Digests are shared and must not be
+// object is being read into memory. Extents and Digests are shared and must not be
 // modified; the memory stays unchanged until the lease is released.
 type Acquired struct {
 	Hit       bool
