@@ -41,22 +41,22 @@ func (t *task) start() (*task, error) {
 		return x, nil
 	}
 	x.move(queued)
-	// Before Put, since the goroutine that takes the request from the queue uses x.stay.
-	x.stay = context.AfterFunc(x.ctx, func() { x.dropQueued(&scratch{}) })
+	// Before Put, since the goroutine that takes the request from the queue uses x.stay. Even if the
+	// request is late already, the reader does not answer it: the client may not read.
+	put := make(chan struct{})
+	x.stay = context.AfterFunc(x.ctx, func() { <-put; x.dropQueued() })
 	if !x.queue.Put(x.lane, x) {
 		panic("daemon: the queue was closed before its connections")
 	}
-	if x.ctx.Err() != nil { // AfterFunc may have called dropQueued before Put
-		x.dropQueued(t.scratch)
-	}
+	close(put)
 	return nil, nil
 }
 
 // dropQueued ends a request whose context ended while it was in the queue. It does nothing if the
-// request is not in the queue, which the caller need not know. s belongs to the caller's goroutine.
-func (t *task) dropQueued(s *scratch) {
+// request is not in the queue, which the caller need not know.
+func (t *task) dropQueued() {
 	if t.queue.Take(t.lane, t) {
-		t.scratch = s
+		t.scratch = &scratch{}
 		t.end(nil, t.overdue(time.Now()))
 	}
 }

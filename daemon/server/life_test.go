@@ -88,7 +88,7 @@ func TestLingeringEnds(t *testing.T) {
 	<-over
 }
 
-// dial registers a connection whose client is the test.
+// dial registers a connection whose client is the test. Nobody serves it.
 func dial(t *testing.T, s *Server) (*conn, *seqpacket.Conn) {
 	t.Helper()
 	ours, theirs, err := seqpacket.Pair()
@@ -96,11 +96,9 @@ func dial(t *testing.T, s *Server) (*conn, *seqpacket.Conn) {
 	t.Cleanup(func() { theirs.Close() })
 	p, err := socket.ReadPeer(ours.Fd())
 	must(t, err)
-	if s.register(ours, p) != nil {
-		t.Fatal("no room for a connection")
-	}
-	list := s.list()
-	return list[len(list)-1], theirs
+	c, err := s.register(ours, p)
+	must(t, err)
+	return c, theirs
 }
 
 // alive asks for an answer, and any will do.
@@ -128,6 +126,7 @@ func TestEndOfFileWaitsForWork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newTestServer(t)
 			c, client := dial(t, s)
+			go c.serve()
 			alive(t, client)
 			c.answering.Lock()
 			c.work.Add(1)
@@ -157,6 +156,7 @@ func TestALateCallOfTheWatcherTouchesNobodyElse(t *testing.T) {
 	former := map[int]*conn{}
 	for range 50 {
 		c, client := dial(t, s)
+		go c.serve()
 		fd := c.sock.Fd()
 		if old := former[fd]; old != nil {
 			old.PeerGone()

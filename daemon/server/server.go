@@ -245,8 +245,9 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 			}
 			turnAway(sock, codes.Refuse(wire.Denied, "user %d, group %d may not connect", p.UID, p.GID))
 		default:
-			full := s.register(sock, p)
+			c, full := s.register(sock, p)
 			if full == nil {
+				go c.serve()
 				return
 			}
 			s.counts.refused(refusedBound)
@@ -267,12 +268,12 @@ func turnAway(sock *seqpacket.Conn, err error) {
 	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, err.Error()), nil)
 }
 
-// register starts a connection. It returns an error if there are too many connections.
-func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
+// register adds a connection, which nobody serves yet. It returns an error if there are too many.
+func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) (*conn, error) {
 	s.mu.Lock()
 	if err := s.placeLocked(p.UID); err != nil {
 		s.mu.Unlock()
-		return err
+		return nil, err
 	}
 	s.mu.last++
 	c := newConn(s, s.mu.last, sock, p, time.Now())
@@ -285,8 +286,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	c.poller = s.leastLoaded()
 	c.poller.join(c)
 	s.conns.Add(1) // conn.end calls Done
-	go c.serve()
-	return nil
+	return c, nil
 }
 
 func (s *Server) forget(c *conn) {

@@ -1,12 +1,10 @@
 package server
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 	"testing"
@@ -61,6 +59,7 @@ type requester struct {
 	c      *conn
 	client *seqpacket.Conn
 	reader scratch
+	age    time.Duration // of a request when its reader receives it
 	last   uint64
 	open   chan struct{} // closed when blocked requests may go on
 	pipes  []int         // for each request, the end of a pipe whose other end the request owns
@@ -75,14 +74,9 @@ func newRequester(t *testing.T) *requester {
 	c, client := dial(t, s)
 	r := &requester{T: t, s: s, c: c, client: client, open: make(chan struct{}), effects: map[uint64]effect{}}
 	client.AllowDescriptors(3)
-	frame, err := wire.AppendFrame(nil, &wire.Header{Version: wire.Version, Kind: wire.Request, Op: wire.OpHello, Request: 1},
+	r.handle(&wire.Header{Op: wire.OpHello, Request: 1},
 		&wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: "test", Tenants: []wire.TenantName{{}}})
-	must(t, err)
-	must(t, client.Send(frame, nil))
 	r.expect(wire.OK)
-	for c.attached.Load() == nil || !polled(t, c) { // until its first reader has left it alone
-		time.Sleep(time.Millisecond)
-	}
 	usual := operations[wire.OpRegisterDevice]
 	t.Cleanup(func() { operations[wire.OpRegisterDevice] = usual })
 	operations[wire.OpRegisterDevice].run = func(k *task) (wire.Message, error) {
@@ -98,17 +92,6 @@ func newRequester(t *testing.T) *requester {
 		return do(k)
 	}
 	return r
-}
-
-// polled reports whether the poller watches a connection.
-func polled(t *testing.T, c *conn) bool {
-	list, err := filepath.Glob("/proc/self/fdinfo/*")
-	must(t, err)
-	watched := regexp.MustCompile(fmt.Sprintf(`(?m)^tfd: +%d events: +\S+ data: +%x `, c.sock.Fd(), c.id))
-	return slices.ContainsFunc(list, func(name string) bool {
-		info, _ := os.ReadFile(name) // it may be closed by now
-		return watched.Match(info)
-	})
 }
 
 // ask makes a request, which is answered by the reader unless it is long, and returns its id.
@@ -136,7 +119,7 @@ func (r *requester) handle(h *wire.Header, m wire.Message, fds ...int) {
 	h.Version, h.Kind, h.Epoch = wire.Version, wire.Request, r.s.epoch
 	frame, err := wire.AppendFrame(nil, h, m)
 	must(r, err)
-	_, mine := r.c.handle(frame, fds, time.Now(), &r.reader)
+	_, mine := r.c.handle(frame, fds, time.Now().Add(-r.age), &r.reader)
 	clear(frame) // the reader receives the next one
 	if mine != nil {
 		r.s.polling.Go(func() { mine.run(&scratch{}, time.Now()) })
@@ -268,7 +251,7 @@ func (r *requester) close() {
 	r.client.Close()
 	r.c.end()
 	r.s.queue.Close()
-	must(r, r.s.stopPolling())
+	r.s.polling.Wait()
 }
 
 // In whatever way a request ends, everything that it held is released, once.
@@ -322,6 +305,27 @@ func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 			r.ask(long, time.Microsecond, r.answers) // before it was queued
 			r.expect(wire.Late, wire.Late, wire.Late)
 			r.is(1, 0, 0)
+			close(r.open)
+			r.expect(wire.OK)
+		},
+		"late before it was queued, and its client does not read": func(r *requester) {
+			r.ask(long, 0, r.blocks)
+			n := r.fill(time.Minute)
+			r.age = time.Second
+			const requests = 20
+			for range requests {
+				r.ask(long, time.Millisecond, r.answers)
+				for r.c.flying.Load() > 1 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			if err := context.Cause(r.c.ctx); err != nil {
+				r.Fatalf("the reader waited for the client: %v", err)
+			}
+			got, _ := r.read(n + requests)
+			if !slices.Equal(got[n:], slices.Repeat([]wire.Code{wire.Late}, requests)) {
+				r.Errorf("answered %v", got[n:])
+			}
 			close(r.open)
 			r.expect(wire.OK)
 		},
