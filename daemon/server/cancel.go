@@ -20,7 +20,6 @@ type cancellation struct {
 	// Guarded by conn.mu.
 	outcomes []uint8
 	left     int
-	over     bool // answered, or its connection has ended
 }
 
 // waiter is one row of a cancellation: one request that it names.
@@ -40,23 +39,23 @@ func (c *conn) cancelRequests(t *task) error {
 	if err := c.server.hold(t.at.uid, w.bytes); err != nil {
 		return err
 	}
-	if err := c.enlist(w, m.Requests); err != nil {
-		return err
+	waits, err := c.enlist(w, m.Requests)
+	if waits {
+		return nil
 	}
-	if w.timer == nil { // none of the requests is in flight
+	c.server.held.GiveBack(c.peer.UID, w.bytes)
+	if err == nil {
 		c.reply(&w.header, &wire.CancelReply{Outcomes: w.outcomes}, nil, t.scratch)
 	}
-	return nil
+	return err
 }
 
-// enlist cancels the named requests that are in flight. If there are some, w waits for them;
-// otherwise it is over.
-func (c *conn) enlist(w *cancellation, requests []uint64) error {
+// enlist cancels the named requests that are in flight. If there are some, w waits for them.
+func (c *conn) enlist(w *cancellation, requests []uint64) (waits bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if max(len(c.mu.cancels), c.mu.late) >= c.server.config.MaxInFlight {
-		c.endCancelLocked(w)
-		return codes.Refuse(wire.Busy, "%d cancels are waiting, the maximum of a connection", c.server.config.MaxInFlight)
+		return false, codes.Refuse(wire.Busy, "%d cancels are waiting, the maximum of a connection", c.server.config.MaxInFlight)
 	}
 	for row, id := range requests {
 		if t := c.mu.inFlight[id]; t != nil {
@@ -66,24 +65,20 @@ func (c *conn) enlist(w *cancellation, requests []uint64) error {
 		}
 	}
 	if w.left == 0 {
-		c.endCancelLocked(w)
-		return nil
+		return false, nil
 	}
 	c.mu.cancels[w] = struct{}{}
 	w.timer = time.AfterFunc(c.server.deadline(&w.header), func() { c.cancelLate(w) })
-	return nil
+	return true, nil
 }
 
-// endCancelLocked ends a cancellation and releases its memory. It returns false if the cancellation
-// is over already.
+// endCancelLocked ends a cancellation that waits, and releases its memory. It returns false if the
+// cancellation is over already.
 func (c *conn) endCancelLocked(w *cancellation) bool {
-	if w.over {
+	if _, waits := c.mu.cancels[w]; !waits {
 		return false
 	}
-	w.over = true
-	if w.timer != nil {
-		w.timer.Stop()
-	}
+	w.timer.Stop()
 	delete(c.mu.cancels, w)
 	c.server.held.GiveBack(c.peer.UID, w.bytes)
 	return true

@@ -493,10 +493,11 @@ func (t lookupOps) findKnown(m *wire.MatchRequest, out *wire.MatchReply, off boo
 
 // knownQuery validates the client's query and reserves heap memory for the search.
 func (t lookupOps) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
+	if err := t.needs(wire.FeatureKnown, true, "known"); err != nil {
+		return nil, err
+	}
 	prompt, ask := &m.Prompt, &m.Known
 	switch {
-	case !t.at.has(wire.FeatureKnown):
-		return nil, codes.Refuse(wire.Invalid, "known: the connection has not asked for that feature")
 	case !prompt.Present || prompt.TokenOff == wire.None:
 		return nil, codes.Refuse(wire.Invalid, "known: the prompt's token ids are not in staging")
 	case prompt.Tokens < 1 || prompt.Tokens > wire.MaxPrompt:

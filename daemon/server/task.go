@@ -74,12 +74,11 @@ type task struct {
 	queue     *queue.Queue[*task]
 	lane      *queue.Lane[*task]
 	device    tier.DeviceID // device whose driver it may wait for; 0 = none
-	bytes     int64         // heap bytes that it has reserved
 	waiters   []waiter      // cancellations that wait for it; guarded by conn.mu
 
 	stay       func() bool // in the queue: stops the call of dropQueued that the end of ctx causes
 	place      queue.Place[*task]
-	tokenBytes int64 // heap bytes of token ids that it has reserved as well
+	tokenBytes int64 // heap bytes that it has reserved for token ids, besides jobCost
 }
 
 // rest is the continuation of a request that has to wait, for example for a disk. It runs in a
@@ -124,7 +123,7 @@ func (t *task) mayWait() bool {
 // not used any more. The caller has reserved jobCost bytes.
 func (t *task) fly() *task {
 	x, c, s := *t, t.conn, t.conn.server
-	x.body, x.decoded, x.bytes = slices.Clone(t.body), false, jobCost(t.body)
+	x.body, x.decoded = slices.Clone(t.body), false
 	x.deadline = t.arrived.Add(s.deadline(&t.header))
 	x.ctx, x.cancel = context.WithCancelCause(c.ctx)
 	x.ctx, x.stopTimer = context.WithDeadline(gpuipc.WithPause(x.ctx, x.giveWay), x.deadline)
@@ -207,7 +206,7 @@ func (t *task) end(reply wire.Message, err error) {
 	if flew {
 		t.cancel(nil)
 		t.stopTimer()
-		c.server.held.GiveBack(c.peer.UID, t.bytes+t.tokenBytes)
+		c.server.held.GiveBack(c.peer.UID, jobCost(t.body)+t.tokenBytes)
 		c.settle(t, err)
 		c.work.Done()
 		c.server.landed()
