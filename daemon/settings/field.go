@@ -118,11 +118,11 @@ func eviction(p *string, bound string) field {
 }
 
 // path returns a field for the path of a file.
-func path(p *string, bound string) field { return limited(p, maxPath, bound) }
+func path(p *string, bound string) field { return limited(p, maxPath).as(bound) }
 
 // limited returns a field for text of at most so many bytes.
-func limited(p *string, most int, bound string) field {
-	f := free((*text)(p), bound)
+func limited(p *string, most int) field {
+	f := free((*text)(p), fmt.Sprintf("at most %d bytes", most))
 	if f.fault = plain(*p); f.fault == nil && len(*p) > most {
 		f.fault = fmt.Errorf("%d bytes, at most %d", len(*p), most)
 	}

@@ -33,13 +33,13 @@ func (c *Config) settings() []setting {
 		leastClient, leastConnections = LeastHBMClient+hbmPage, c.HBMClient
 	}
 	list := []setting{
-		{"socket", limited(&c.Socket, maxSocket, "path, at most 102 bytes"), "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be created, with spliced.sock in it",
+		{"socket", limited(&c.Socket, maxSocket).as("path, %s"), "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be created, with spliced.sock in it",
 			"Socket that engines connect to. A missing directory is created with mode 2750; the defaults below $XDG_RUNTIME_DIR and /tmp get 0700. A directory that others may write to is refused unless it has the sticky bit."},
 		{"allow-uids", free(&c.AllowUIDs, "list of user ids"), "see allow-gids",
 			"Users that may connect, besides root and the daemon's own user."},
 		{"allow-gids", free(&c.AllowGIDs, "list of group ids"), "with allow-uids empty too: members of the socket directory's group; else no group",
 			"Groups whose members, primary or supplementary, may connect."},
-		{"admin-socket", limited(&c.AdminSocket, maxSocket, "path, at most 102 bytes, or off"), "admin/admin.sock beside the engine socket",
+		{"admin-socket", limited(&c.AdminSocket, maxSocket).as("path, %s, or off"), "admin/admin.sock beside the engine socket",
 			"Socket of the admin REST with mutations and profiling, mode 0600. A missing directory is created with mode 0700; one that others may write to is refused."},
 		{"http", free((*text)(&c.HTTP), "HOST:PORT, or off"), "not allowed",
 			"Address of the admin REST, read-only unless a token is set. Health needs no token, nor do metrics without admin-read-token-file. Other routes need one off loopback, and on loopback once one is set."},
@@ -48,7 +48,7 @@ func (c *Config) settings() []setting {
 	}
 	list = append(list, c.adminSettings()...)
 	list = append(list, []setting{
-		{"node", limited(&c.Node, wire.MaxName, "1 to 256 bytes"), "the host's name",
+		{"node", limited(&c.Node, wire.MaxName).as("1 to 256 bytes"), "the host's name",
 			"Name of this node in answers and logs."},
 
 		{"arena", size(&c.Arena, page, 64*TiB).as("bytes, one page to 64TiB"), "a quarter of the memory limit, at most 4GiB",
@@ -91,7 +91,7 @@ func (c *Config) settings() []setting {
 		{"hbm-timeout", duration(&c.HBMTimeout, 10*time.Millisecond, time.Minute), "not allowed",
 			"Timeout for driver calls that open or close another process's memory; 30 times that for opening or closing the GPU. The daemon then goes on without the answer."},
 
-		{"disk", path(&c.Disk, "path of a directory, at most 3840 bytes"), "no disk tier",
+		{"disk", path(&c.Disk, "path of a directory, %s"), "no disk tier",
 			"Directory of the disk tier, used by one daemon only. It is created if its parent exists. If it cannot be used, the daemon serves from memory, reports the reason and retries."},
 		{"disk-create", onOff(&c.DiskCreate), "not allowed",
 			"Whether a missing or empty directory is initialised as a new disk tier at the start. Switch it off for a mounted disk: the tier then stays unavailable until its directory is back. A tier that was once open is never replaced by a new one before the next start."},
