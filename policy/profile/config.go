@@ -34,21 +34,23 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	modelType := f.text("model_type")
 	o.fill(modelType)
 	id := Identity{Model: o.Model, Weights: o.Weights, TPSize: o.TPSize}
-	if slices.Contains(models.Wrappers, modelType) {
+	table := readModels()
+	if slices.Contains(table.Wrappers, modelType) {
 		f, modelType = f.textModel(modelType)
 	}
-	rows := models.rows(modelType)
-	if rows == nil && len(*f.problems) == 0 {
-		f.problems.add("model_type %q is not known, want one of %q", modelType, models.types())
+	types := table.types()
+	known := slices.Contains(types, modelType)
+	if !known && len(*f.problems) == 0 {
+		f.problems.add("model_type %q is not known, want one of %q", modelType, types)
 	}
-	if rows != nil {
+	if known {
 		before := len(*f.problems)
 		switch n := f.layers(); {
 		case len(*f.problems) > before: // missing or not a number: reported already
 		case n < 1 || n > MaxLayers:
 			f.problems.add("num_hidden_layers: %d, want 1 to %d", n, MaxLayers)
 		default:
-			id.Layers = f.readLayers(rows, &o, n)
+			id.Layers = f.readLayers(table.Models, modelType, &o, n)
 			o.addSlopes(id.Layers, f.problems)
 		}
 	}

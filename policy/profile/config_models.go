@@ -9,9 +9,12 @@ import (
 	"strings"
 )
 
-// readLayers reads n decoder layers by the first row that applies.
-func (f *fields) readLayers(rows []*modelRow, o *ConfigOptions, n int) []Layer {
+// readLayers reads n decoder layers by the first row for modelType that applies.
+func (f *fields) readLayers(rows []*modelRow, modelType string, o *ConfigOptions, n int) []Layer {
 	for _, row := range rows {
+		if !slices.Contains(row.Types, modelType) {
+			continue
+		}
 		if changed := f.changedBy(row); changed.applies(row) {
 			return changed.layersBy(row, o, n)
 		}

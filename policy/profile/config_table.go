@@ -98,20 +98,12 @@ type layerRule struct {
 // layerNames has the usual names in configs. The shorter names are older than transformers 5.
 var layerNames = map[string]string{"linear_attention": "linear", "mamba": "linear", "full_attention": "full", "attention": "full"}
 
-var models = func() (t modelTable) {
+// readModels parses the table. Few programs read configs, so it is not kept.
+func readModels() (t modelTable) {
 	if err := json.Unmarshal(modelsJSON, &t); err != nil {
 		panic(fmt.Sprintf("models.json: %v", err))
 	}
 	return t
-}()
-
-func (t modelTable) rows(modelType string) (rows []*modelRow) {
-	for _, r := range t.Models {
-		if slices.Contains(r.Types, modelType) {
-			rows = append(rows, r)
-		}
-	}
-	return rows
 }
 
 func (t modelTable) types() (all []string) {

@@ -11,9 +11,10 @@ import (
 func TestTheTableOfModelsIsSound(t *testing.T) {
 	d := json.NewDecoder(bytes.NewReader(modelsJSON))
 	d.DisallowUnknownFields()
-	must(t, d.Decode(&modelTable{}))
+	var table modelTable
+	must(t, d.Decode(&table))
 	last := map[string]*modelRow{}
-	for _, row := range models.Models {
+	for _, row := range table.Models {
 		for _, name := range row.Types {
 			last[name] = row
 		}

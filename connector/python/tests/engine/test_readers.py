@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from spliced_connector.model import DType, Family, Kind, Profile, from_config
-from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS
+from spliced_connector.model.config_models import known_types, table
 
 pytestmark = pytest.mark.engine
 
@@ -130,10 +130,10 @@ def test_a_file_is_read_as_what_transformers_makes_of_it(name: str, tmp_path: Pa
     assert profile(made).identity.layers == profile(json.loads(text)).identity.layers
 
 
-@pytest.mark.parametrize("kind", sorted(WRAPPERS & set(transformers.CONFIG_MAPPING)))
+@pytest.mark.parametrize("kind", sorted({*table()["wrappers"]} & {*transformers.CONFIG_MAPPING}))
 def test_wrappers_nest_a_text_model_that_is_read(kind: str) -> None:
     config = transformers.AutoConfig.for_model(kind).to_dict()
-    assert config["text_config"]["model_type"] in ARCHITECTURES
+    assert config["text_config"]["model_type"] in known_types()
     want = profile(config["text_config"]).identity.layers
     assert profile(config).identity.layers == want
 

@@ -28,7 +28,7 @@ from spliced_connector.model import (
     identity_digest,
     time_steps,
 )
-from spliced_connector.model.config_models import ARCHITECTURES as CONFIGS
+from spliced_connector.model.config_models import known_types
 from spliced_connector.walk import Naming, UnsupportedError, architecture
 from spliced_connector.walk.registry import ARCHITECTURES, REFUSED
 
@@ -80,7 +80,7 @@ def test_every_tiny_model_and_every_registered_type_meet() -> None:
 
 
 def test_every_type_with_a_walk_has_a_reader_of_its_config() -> None:
-    assert set(ARCHITECTURES) <= set(CONFIGS)
+    assert set(ARCHITECTURES) <= known_types()
 
 
 def test_naming_goes_into_the_identity() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spliced_connector.model.config_models import ARCHITECTURES, WRAPPERS, Types, read_layers
+from spliced_connector.model.config_models import Types, known_types, read_layers, table
 from spliced_connector.model.family import Family
 from spliced_connector.model.fields import Fields
 from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Identity, Layer
@@ -45,11 +45,12 @@ def from_config(
     problems = Problems()
     fields = Fields(config, problems)
     own_type = model_type = fields.text("model_type")
-    if model_type in WRAPPERS:
+    if model_type in table()["wrappers"]:
         fields, model_type = fields.text_model(model_type)
-    known = model_type in ARCHITECTURES
+    readable = known_types()
+    known = model_type in readable
     if not known and not problems.texts:
-        want = ", ".join(sorted(ARCHITECTURES))
+        want = ", ".join(sorted(readable))
         problems.add(f"model_type {model_type!r} is not known, want one of {want}")
     layers: tuple[Layer, ...] = ()
     tp_size = max(tp_size, 1)

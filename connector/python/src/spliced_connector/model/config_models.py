@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from spliced_connector.model.family import Family, Transition
@@ -25,15 +26,6 @@ from spliced_connector.model.identity import (
     Rope,
 )
 
-_TABLE = json.loads(resources.files(__package__).joinpath("models.json").read_text("utf-8"))
-
-WRAPPERS = frozenset(_TABLE["wrappers"])
-"""Types of multimodal models. Their configs nest the config of a text model, which has its own
-type."""
-
-ARCHITECTURES = frozenset(name for row in _TABLE["models"] for name in row["types"])
-"""All types of models that have a reader."""
-
 # The usual names in configs. The shorter names are from before transformers 5.
 _LAYER_NAMES = {
     "linear_attention": "linear",
@@ -43,6 +35,19 @@ _LAYER_NAMES = {
 }
 
 _Row = Mapping[str, Any]
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """Returns `models.json`."""
+    path = Path(__file__).with_name("models.json")
+    loaded: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+    return loaded
+
+
+def known_types() -> set[str]:
+    """Returns all types of models that have a row."""
+    return {name for row in table()["models"] for name in row["types"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,9 @@ class Types:
 
 
 def read_layers(f: Fields, t: Types, model_type: str, n: int) -> list[Layer]:
-    """Returns the layers of a profile for `n` decoder layers, by the first row of the table that
-    applies."""
-    for row in _TABLE["models"]:
+    """Returns the layers of a profile for `n` decoder layers, by the first row for `model_type`
+    that applies."""
+    for row in table()["models"]:
         if model_type in row["types"]:
             changed = _changed(f, row)
             if _applies(changed, row):
