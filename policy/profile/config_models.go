@@ -15,7 +15,12 @@ func (f *fields) readLayers(rows []*modelRow, modelType string, o *ConfigOptions
 		if !slices.Contains(row.Types, modelType) {
 			continue
 		}
-		if changed := f.changedBy(row); changed.applies(row) {
+		changed := f.changedBy(row)
+		switch {
+		case !changed.applies(row):
+		case row.Like != "":
+			return changed.readLayers(rows, row.Like, o, n)
+		default:
 			return changed.layersBy(row, o, n)
 		}
 	}

@@ -42,6 +42,9 @@ type modelRow struct {
 	Defaults map[string]json.RawMessage // values of fields that are missing or null
 	Absent   map[string]json.RawMessage // values of fields that are missing
 
+	// Like is a type by whose rows the changed fields are read. Such a row has no layers.
+	Like string
+
 	Refuses   map[string]string // flags that must not be set, and why
 	Linear    *linearRow
 	Attention *attentionRow

@@ -15,6 +15,13 @@ func TestTheTableOfModelsIsSound(t *testing.T) {
 	must(t, d.Decode(&table))
 	last := map[string]*modelRow{}
 	for _, row := range table.Models {
+		if row.Like != "" {
+			if last[row.Like] == nil || row.Layers != nil { // an earlier type, so that no row leads back
+				t.Errorf("%v: the row is like %q", row.Types, row.Like)
+			}
+		} else if row.Layers == nil {
+			t.Errorf("%v: the row has no layers", row.Types)
+		}
 		for _, name := range row.Types {
 			last[name] = row
 		}

@@ -65,10 +65,14 @@ def read_layers(f: Fields, t: Types, model_type: str, n: int) -> list[Layer]:
     """Returns the layers of a profile for `n` decoder layers, by the first row for `model_type`
     that applies."""
     for row in table()["models"]:
-        if model_type in row["types"]:
-            changed = _changed(f, row)
-            if _applies(changed, row):
-                return _layers(changed, t, row, n)
+        if model_type not in row["types"]:
+            continue
+        changed = _changed(f, row)
+        if not _applies(changed, row):
+            continue
+        if "like" in row:
+            return read_layers(changed, t, row["like"], n)
+        return _layers(changed, t, row, n)
     return []
 
 
