@@ -81,3 +81,6 @@ func oneIf(b bool) uint32 {
 	}
 	return 0
 }
+
+// arguments returns an argument block with space for the address of the tables.
+func arguments() words { return make(words, 8) }

@@ -40,9 +40,6 @@ func (w *words) align(n int) uint32 {
 	return uint32(len(*w))
 }
 
-// arguments returns an argument block with space for the address of the tables.
-func arguments() words { return make(words, 8) }
-
 // rowAngles appends the cosines, then the sines of all rows, [rows, Dims/2] each. It computes
 // them in float64, as the host device does.
 func (w *words) rowAngles(p *gpuipc.RowRotation, rows int) {

@@ -96,11 +96,6 @@ class Addresses:
         return self.at > _ADDRESS_MOST
 
 
-def arguments() -> Words:
-    """Returns an argument block with space for the address of the tables."""
-    return Words(8)
-
-
 def chunks(values: Sequence[V], n: int) -> Iterator[Sequence[V]]:
     """Returns the values in parts of n; the last part may have fewer."""
     return (values[at : at + n] for at in range(0, len(values), n))

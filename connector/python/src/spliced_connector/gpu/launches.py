@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.gpu.launch import Addresses, Launch, RowTurns, Turn, Words, arguments, chunks, single
+from spliced_connector.gpu.launch import Addresses, Launch, RowTurns, Turn, Words, chunks, single
 from spliced_connector.model import DType, Transition, packed_header
 
 TABLES_BACK = 4
@@ -117,6 +117,11 @@ def one_if(b: bool) -> int:
     if b:
         return 1
     return 0
+
+
+def arguments() -> Words:
+    """Returns an argument block with space for the address of the tables."""
+    return Words(8)
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from spliced_connector.errors import Code, SplicedError
-from spliced_connector.gpu.launch import Addresses, Launch, RowTurns, Turn, Words, arguments, chunks, single
+from spliced_connector.gpu.launch import Addresses, Launch, RowTurns, Turn, Words, chunks, single
 from spliced_connector.model import DType, Transition, packed_header
 `
 
