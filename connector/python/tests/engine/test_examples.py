@@ -29,7 +29,7 @@ pytestmark = [
 
 EXAMPLES = ROOT / "connector" / "python" / "examples"
 MODEL = ROOT / "scripts" / "tinyhybrid" / "model"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(SOURCE)}
 
 
 def connector(socket_path: str) -> str:

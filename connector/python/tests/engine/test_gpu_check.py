@@ -31,7 +31,7 @@ def run(
         "--library", cuda.path, "--device", uuid_text(uuid), "--model", model,
     ]  # fmt: skip
     path = Path(__file__).parents[2] / "src"
-    env = {**os.environ, "GPU_CHECK_TORCH": "cpu", "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "GPU_CHECK_TORCH": "cpu", "PYTHONPATH": str(path)}
     if seconds is not None:
         env["GPU_CHECK_UNTIL"] = str(time.time() + seconds)
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=env)
