@@ -120,7 +120,7 @@ func (f *fields) number(name string) (v int)      { f.read(name, &v); return v }
 func (f *fields) numbers(name string) (v []int)   { f.read(name, &v); return v }
 func (f *fields) texts(name string) (v []string)  { f.read(name, &v); return v }
 func (f *fields) real(name string) (v float64)    { f.read(name, &v); return v }
-func (f *fields) flag(name string, v bool) bool   { f.optional(name, &v); return v }
+func (f *fields) flag(name string) (v bool)       { f.optional(name, &v); return v }
 func (f *fields) numberOr(name string, v int) int { f.optional(name, &v); return v }
 
 func (f *fields) optional(name string, into any) {

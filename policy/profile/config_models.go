@@ -70,7 +70,7 @@ func (f *fields) haveValues(want map[string]any) bool {
 		if _, isText := v.(string); isText {
 			got = f.text(name)
 		} else {
-			got = f.flag(name, false)
+			got = f.flag(name)
 		}
 		if got != v {
 			return false
@@ -81,7 +81,7 @@ func (f *fields) haveValues(want map[string]any) bool {
 
 func (f *fields) layersBy(row *modelRow, o *ConfigOptions, n int) []Layer {
 	for flag, why := range row.Refuses {
-		if f.flag(flag, false) {
+		if f.flag(flag) {
 			f.problems.add("%s: %s", flag, why)
 		}
 	}

@@ -35,7 +35,7 @@ type modelRow struct {
 	Section     string         // an object in the config; its fields are named "section.field" in this row
 	Has         string         // a field
 	UnlessClass string         `json:"unless_class"` // a class that the field architectures must not list
-	If          map[string]any // values of flags and texts
+	If          map[string]any // values of flags and texts; a missing flag is false
 
 	// Changes to the fields of the config, in this order.
 	Ignores  []string                   // fields that the model's code does not use

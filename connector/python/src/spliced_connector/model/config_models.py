@@ -97,14 +97,14 @@ def _applies(f: Fields, row: _Row) -> bool:
 
 def _have_values(f: Fields, want: Mapping[str, bool | str]) -> bool:
     return all(
-        (f.text(name) if isinstance(value, str) else f.flag(name, False)) == value
+        (f.text(name) if isinstance(value, str) else f.flag(name)) == value
         for name, value in want.items()
     )
 
 
 def _layers(f: Fields, t: Types, row: _Row, n: int) -> list[Layer]:
     for flag, why in row.get("refuses", {}).items():
-        if f.flag(flag, False):
+        if f.flag(flag):
             f.problems.add(f"{flag}: {why}")
     kinds = {"none": Layer()}
     if "linear" in row:

@@ -46,11 +46,11 @@ class Fields:
     def real_or(self, name: str, default: float) -> float:
         return self.real(name) if self.has(name) else default
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str) -> bool:
         if not self.has(name):
-            return default
+            return False
         value = self._value(name)
-        return value if isinstance(value, bool) else self._wrong(name, value, "a flag", default)
+        return value if isinstance(value, bool) else self._wrong(name, value, "a flag", False)
 
     def text(self, name: str) -> str:
         value = self._value(name)
