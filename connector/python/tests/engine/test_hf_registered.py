@@ -184,6 +184,23 @@ def test_behind_a_prefix_and_in_an_answer(connect_gpu: Connect, daemon: Daemon) 
     assert there.composed == Composed(daemon=2)
 
 
+def test_the_engine_launches_less(connect_gpu: Connect, daemon: Daemon, cuda: FakeCuda) -> None:
+    """Counts calls of the driver in the engine's process for one warm splice. They are the same on
+    a GPU, as the adapter makes them; what they take there is a row of the GPU check."""
+    here, there = pair(qwen35(), connect_gpu, daemon)
+    ids = tokens(200)
+    for e in (here, there):
+        promoted(e, ids)
+    counted = ("cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoDAsync_v2")
+    made = []
+    for e in (here, there):
+        before = cuda.calls(*counted)
+        done = e.prefill(ids, CUTS, "splice", keep=False)
+        assert done.on_device == done.reused >= 148 and not done.trouble
+        made.append([after - n for after, n in zip(cuda.calls(*counted), before, strict=True)])
+    assert made[1][0] < made[0][0]
+
+
 def test_auto_measures_both_and_keeps_one(connect_gpu: Connect, daemon: Daemon) -> None:
     model = qwen35()
     here = on_device(model, connect_gpu, daemon, HBM)
