@@ -656,10 +656,10 @@ func (s *Store) auditHeldLocked() error {
 	}
 	if m, ok := s.cat.Config.Lower.(*mapTier); ok {
 		m.mu.Lock()
+		defer m.mu.Unlock() // until the end, because a write that ends adds a name under this lock
 		for _, e := range m.entries {
 			want[e.want()] = true
 		}
-		m.mu.Unlock()
 	}
 	n := 0
 	for w := range s.cat.Config.Held.All() {
