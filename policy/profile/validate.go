@@ -70,9 +70,8 @@ func (id *Identity) validate() error {
 	ps.check(id.TPSize >= 1 && id.TPSize <= MaxTPSize, "tp size: %d, want 1 to %d", id.TPSize, MaxTPSize)
 	ps.check(len(id.Layers) >= 1 && len(id.Layers) <= MaxLayers, "layers: %d, want 1 to %d", len(id.Layers), MaxLayers)
 	if id.TPSize >= 1 && len(id.Layers) <= MaxLayers {
-		for i := range id.Layers {
-			id.Layers[i].validate(i, id.TPSize, &ps)
-		}
+		id.validateLayers(&ps)
+		id.validateSplit(&ps)
 	}
 	if len(ps) == 0 {
 		return nil
@@ -80,116 +79,158 @@ func (id *Identity) validate() error {
 	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(ps...))
 }
 
+// validateLayers adds a problem of several layers once.
+func (id *Identity) validateLayers(ps *problems) {
+	var texts []string
+	layers := map[string][]int{}
+	for i := range id.Layers {
+		var found problems
+		id.Layers[i].validate(&found)
+		for _, err := range found {
+			text := err.Error()
+			if layers[text] == nil {
+				if len(texts) > maxProblems {
+					continue
+				}
+				texts = append(texts, text)
+			}
+			layers[text] = append(layers[text], i)
+		}
+	}
+	for _, text := range texts {
+		others := ""
+		if n := len(layers[text]) - 1; n > 0 {
+			others = fmt.Sprintf(" and %d more", n)
+		}
+		ps.add("layer %d%s: %s", layers[text][0], others, text)
+	}
+}
+
+// validateSplit checks that heads and channels can be divided among ranks.
+func (id *Identity) validateSplit(ps *problems) {
+	tp := id.TPSize
+	var uneven problems
+	for i := range id.Layers {
+		l := &id.Layers[i]
+		switch l.Kind {
+		case KindFull, KindWindow:
+			uneven.check(splits(l.Attention.KVHeads, tp), "%d key-value heads", l.Attention.KVHeads)
+		case KindLinear:
+			uneven.check(splits(l.Linear.KeyHeads, tp), "%d key heads", l.Linear.KeyHeads)
+			uneven.check(l.Linear.ValueHeads%tp == 0, "%d value heads", l.Linear.ValueHeads)
+		}
+		if l.Kind != KindLinear && l.Kind != KindConv {
+			continue
+		}
+		for _, n := range l.Linear.Conv.Channels {
+			uneven.check(n%tp == 0, "%d convolution channels", n)
+		}
+	}
+	if len(uneven) > 0 {
+		ps.add("tp size: %d ranks cannot share %s", tp, strings.ReplaceAll(errors.Join(uneven...).Error(), "\n", ", "))
+	}
+}
+
+// splits returns whether heads divide evenly over ranks, or are fewer than ranks and each is
+// replicated the same number of times.
+func splits(heads, ranks int) bool { return heads < 1 || heads%ranks == 0 || ranks%heads == 0 }
+
 // text reports whether a name can be shown to people and in metrics as it is.
 func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-func (l *Layer) validate(i, tp int, ps *problems) {
-	at := fmt.Sprintf("layer %d", i)
+func (l *Layer) validate(ps *problems) {
 	switch l.Kind {
 	case KindNone:
 	case KindFull, KindMLA, KindWindow:
-		l.Attention.validate(at, l.Kind, tp, ps)
+		l.Attention.validate(l.Kind, ps)
 	case KindLinear:
-		l.Linear.validate(at, tp, ps)
+		l.Linear.validate(ps)
 	case KindConv:
-		checkRange(ps, at+": convolution kernel", l.Linear.Conv.Kernel, 2, maxConvKernel) // a kernel of 1 has no tail
-		l.Linear.Conv.validate(at, tp, ps)
+		checkRange(ps, "convolution kernel", l.Linear.Conv.Kernel, 2, maxConvKernel) // a kernel of 1 has no tail
+		l.Linear.Conv.validate(ps)
 	default:
-		ps.add("%s: kind %d is unknown", at, l.Kind)
+		ps.add("kind %d is unknown", l.Kind)
 	}
 }
 
-func (a *Attention) validate(at string, kind Kind, tp int, ps *problems) {
-	checkRange(ps, at+": key-value heads", a.KVHeads, 1, MaxHeads)
-	checkRange(ps, at+": value dim", a.ValueDim, 1, MaxDim)
-	checkRange(ps, at+": key dim", a.KeyDim, 1, MaxDim)
-	ps.check(a.KVHeads*(a.KeyDim+a.ValueDim) <= maxRowElements, "%s: more than %d elements a token", at, maxRowElements)
-	ps.check(a.DType.Size() > 0, "%s: element type %d is unknown", at, a.DType)
-	ps.check(a.Keys == AtZero || a.Keys == Unrotated, "%s: key storage %d is unknown", at, a.Keys)
+func (a *Attention) validate(kind Kind, ps *problems) {
+	checkRange(ps, "key-value heads", a.KVHeads, 1, MaxHeads)
+	checkRange(ps, "value dim", a.ValueDim, 1, MaxDim)
+	checkRange(ps, "key dim", a.KeyDim, 1, MaxDim)
+	ps.check(a.KVHeads*(a.KeyDim+a.ValueDim) <= maxRowElements, "more than %d elements a token", maxRowElements)
+	ps.check(a.DType.Size() > 0, "element type %d is unknown", a.DType)
+	ps.check(a.Keys == AtZero || a.Keys == Unrotated, "key storage %d is unknown", a.Keys)
 	if kind == KindMLA {
-		ps.check(a.KVHeads == 1, "%s: MLA has one latent row a token, not %d", at, a.KVHeads)
-	} else {
-		checkSplit(ps, at+": key-value heads", a.KVHeads, tp)
+		ps.check(a.KVHeads == 1, "MLA has one latent row a token, not %d", a.KVHeads)
 	}
 	if kind == KindWindow {
-		checkRange(ps, at+": window", a.Window, 1, MaxTokens)
+		checkRange(ps, "window", a.Window, 1, MaxTokens)
 	} else {
-		ps.check(a.Window == 0, "%s: window %d on a layer without one", at, a.Window)
+		ps.check(a.Window == 0, "window %d on a layer without one", a.Window)
 	}
-	a.Rope.validate(at, a.KeyDim, ps)
+	a.Rope.validate(a.KeyDim, ps)
 }
 
-func (l *Linear) validate(at string, tp int, ps *problems) {
+func (l *Linear) validate(ps *problems) {
 	form := l.Family.Transition()
-	ps.check(form != TransitionNone, "%s: linear family %d has no kernels", at, l.Family)
-	checkRange(ps, at+": key heads", l.KeyHeads, 1, MaxHeads)
-	checkRange(ps, at+": value heads", l.ValueHeads, 1, MaxHeads)
-	checkRange(ps, at+": key dim", l.KeyDim, 1, MaxDim)
-	checkRange(ps, at+": value dim", l.ValueDim, 1, MaxDim)
+	ps.check(form != TransitionNone, "linear family %d has no kernels", l.Family)
+	checkRange(ps, "key heads", l.KeyHeads, 1, MaxHeads)
+	checkRange(ps, "value heads", l.ValueHeads, 1, MaxHeads)
+	checkRange(ps, "key dim", l.KeyDim, 1, MaxDim)
+	checkRange(ps, "value dim", l.ValueDim, 1, MaxDim)
 	if max(l.ValueHeads, l.KeyDim, l.ValueDim) <= MaxDim {
 		ps.check(l.ValueHeads*l.KeyDim*max(l.KeyDim, l.ValueDim) <= maxStateElements,
-			"%s: more than %d elements of state", at, maxStateElements)
+			"more than %d elements of state", maxStateElements)
 	}
 	if l.KeyHeads >= 1 {
-		ps.check(l.ValueHeads%l.KeyHeads == 0, "%s: %d value heads are no multiple of %d key heads", at, l.ValueHeads, l.KeyHeads)
+		ps.check(l.ValueHeads%l.KeyHeads == 0, "%d value heads are no multiple of %d key heads", l.ValueHeads, l.KeyHeads)
 	}
-	checkSplit(ps, at+": key heads", l.KeyHeads, tp)
-	ps.check(l.ValueHeads%tp == 0, "%s: %d value heads over %d ranks", at, l.ValueHeads, tp)
-	ps.check(l.StateDType.Size() > 0, "%s: state type %d is unknown", at, l.StateDType)
-	ps.check(l.TransitionDType.Size() > 0, "%s: transition type %d is unknown", at, l.TransitionDType)
-	ps.check(form != Scalar || l.TransitionDType == F32, "%s: scalar transitions are kept in F32", at)
-	ps.check(l.Family != Mamba1 || l.ValueDim == 1, "%s: Mamba1 heads are channels with value dim 1, not %d", at, l.ValueDim)
+	ps.check(l.StateDType.Size() > 0, "state type %d is unknown", l.StateDType)
+	ps.check(l.TransitionDType.Size() > 0, "transition type %d is unknown", l.TransitionDType)
+	ps.check(form != Scalar || l.TransitionDType == F32, "scalar transitions are kept in F32")
+	ps.check(l.Family != Mamba1 || l.ValueDim == 1, "Mamba1 heads are channels with value dim 1, not %d", l.ValueDim)
 	ps.check(l.Rope.Dims == 0 || form == Scalar,
-		"%s: rope inside a linear layer commutes with scalar transitions only", at)
-	l.Rope.validate(at, l.KeyDim, ps)
-	l.Conv.validate(at, tp, ps)
+		"rope inside a linear layer commutes with scalar transitions only")
+	l.Rope.validate(l.KeyDim, ps)
+	l.Conv.validate(ps)
 	slopes := 0
 	if l.Family.Decay() == DecayFixed {
 		slopes = l.ValueHeads
 	}
-	ps.check(len(l.Slopes) == slopes, "%s: %d slopes for %d %s value heads, want %d", at, len(l.Slopes), l.ValueHeads, l.Family, slopes)
-	ps.check(allFinite(l.Slopes), "%s: a slope is not a finite number", at)
+	ps.check(len(l.Slopes) == slopes, "%d slopes for %d %s value heads, want %d", len(l.Slopes), l.ValueHeads, l.Family, slopes)
+	ps.check(allFinite(l.Slopes), "a slope is not a finite number")
 }
 
-func (c *Conv) validate(at string, tp int, ps *problems) {
+func (c *Conv) validate(ps *problems) {
 	if c.Kernel == 0 && len(c.Channels) == 0 {
-		ps.check(c.DType == 0, "%s: convolution type without a convolution", at)
+		ps.check(c.DType == 0, "convolution type without a convolution")
 		return
 	}
-	checkRange(ps, at+": convolution kernel", c.Kernel, 1, maxConvKernel)
-	checkRange(ps, at+": convolution groups", len(c.Channels), 1, maxConvGroups)
-	ps.check(c.DType.Size() > 0, "%s: convolution type %d is unknown", at, c.DType)
+	checkRange(ps, "convolution kernel", c.Kernel, 1, maxConvKernel)
+	checkRange(ps, "convolution groups", len(c.Channels), 1, maxConvGroups)
+	ps.check(c.DType.Size() > 0, "convolution type %d is unknown", c.DType)
 	for g, n := range c.Channels {
-		checkRange(ps, fmt.Sprintf("%s: convolution group %d", at, g), n, 1, MaxHeads*16)
-		ps.check(n%tp == 0, "%s: convolution group %d of %d channels over %d ranks", at, g, n, tp)
+		checkRange(ps, fmt.Sprintf("convolution group %d", g), n, 1, MaxHeads*16)
 	}
 }
 
-func (r *Rope) validate(at string, dim int, ps *problems) {
+func (r *Rope) validate(dim int, ps *problems) {
 	if r.Dims == 0 {
-		ps.check(r.Theta == 0 && !r.Interleaved && len(r.InvFreq) == 0, "%s: rope parameters without rotated dimensions", at)
+		ps.check(r.Theta == 0 && !r.Interleaved && len(r.InvFreq) == 0, "rope parameters without rotated dimensions")
 		return
 	}
-	ps.check(r.Dims > 0 && r.Dims%2 == 0 && r.Dims <= dim, "%s: rope turns %d of %d dimensions, want an even number", at, r.Dims, dim)
+	ps.check(r.Dims > 0 && r.Dims%2 == 0 && r.Dims <= dim, "rope turns %d of %d dimensions, want an even number", r.Dims, dim)
 	if r.InvFreq != nil {
-		ps.check(len(r.InvFreq) == r.Dims/2, "%s: %d inverse frequencies for %d rotated dimensions", at, len(r.InvFreq), r.Dims)
-		ps.check(allFinite(r.InvFreq), "%s: an inverse frequency is not a finite number", at)
-		ps.check(r.Theta == 0, "%s: rope theta %g beside inverse frequencies", at, r.Theta)
+		ps.check(len(r.InvFreq) == r.Dims/2, "%d inverse frequencies for %d rotated dimensions", len(r.InvFreq), r.Dims)
+		ps.check(allFinite(r.InvFreq), "an inverse frequency is not a finite number")
+		ps.check(r.Theta == 0, "rope theta %g beside inverse frequencies", r.Theta)
 		return
 	}
-	ps.check(r.Theta > 0 && !math.IsInf(r.Theta, 0), "%s: rope theta %g", at, r.Theta)
+	ps.check(r.Theta > 0 && !math.IsInf(r.Theta, 0), "rope theta %g", r.Theta)
 }
 
 func checkRange(ps *problems, what string, v, low, high int) {
 	ps.check(v >= low && v <= high, "%s: %d, want %d to %d", what, v, low, high)
-}
-
-// checkSplit accepts heads that divide evenly over ranks. It also accepts fewer heads than
-// ranks, if each head is replicated the same number of times.
-func checkSplit(ps *problems, what string, heads, tp int) {
-	if heads >= 1 {
-		ps.check(heads%tp == 0 || tp%heads == 0, "%s: %d over %d ranks", what, heads, tp)
-	}
 }
 
 func allFinite(vs []float64) bool {

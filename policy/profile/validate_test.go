@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -24,9 +25,9 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 		{"kind", func(id *Identity) { id.Layers[2].Kind = 9 }, "layer 2: kind 9 is unknown"},
 		{"family", func(id *Identity) { id.Layers[0].Linear.Family = 77 }, "linear family 77 has no kernels"},
 		{"value heads", func(id *Identity) { id.Layers[0].Linear.ValueHeads = 5 }, "5 value heads are no multiple of 2 key heads"},
-		{"heads over ranks", func(id *Identity) { id.TPSize = 3 }, "4 value heads over 3 ranks"},
-		{"kv heads over ranks", func(id *Identity) { id.Layers[1].Attention.KVHeads = 3 }, "key-value heads: 3 over 2 ranks"},
-		{"channels over ranks", func(id *Identity) { id.Layers[0].Linear.Conv.Channels[1] = 33 }, "group 1 of 33 channels over 2 ranks"},
+		{"heads over ranks", func(id *Identity) { id.TPSize = 3 }, "tp size: 3 ranks cannot share 2 key heads, 4 value heads, "},
+		{"kv heads over ranks", func(id *Identity) { id.Layers[1].Attention.KVHeads = 3 }, "tp size: 2 ranks cannot share 3 key-value heads"},
+		{"channels over ranks", func(id *Identity) { id.Layers[0].Linear.Conv.Channels[1] = 33 }, "cannot share 33 convolution channels"},
 		{"negative dim", func(id *Identity) { id.Layers[1].Attention.KeyDim = -1 }, "key dim: -1"},
 		{"state type", func(id *Identity) { id.Layers[0].Linear.StateDType = 9 }, "state type 9"},
 		{"scalar in half", func(id *Identity) { id.Layers[3].Linear.TransitionDType = F16 }, "scalar transitions are kept in F32"},
@@ -49,7 +50,7 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 		{"convolution over ranks", func(id *Identity) {
 			id.Layers[2] = shortConv(3)
 			id.Layers[2].Linear.Conv.Channels[0] = 33
-		}, "group 0 of 33 channels over 2 ranks"},
+		}, "cannot share 33 convolution channels"},
 		{"slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = []float64{1} }, "1 slopes for 4 lightning value heads"},
 		{"no slopes", func(id *Identity) { id.Layers[3].Linear.Slopes = nil }, "0 slopes for 4 lightning value heads"},
 		{"slopes of another family", func(id *Identity) { id.Layers[0].Linear.Slopes = []float64{1, 1, 1, 1} }, "4 slopes for 4 gdn value heads, want 0"},
@@ -76,10 +77,16 @@ func TestValidationNamesEveryProblem(t *testing.T) {
 	many := hybrid()
 	many.Layers = make([]Layer, MaxLayers)
 	for i := range many.Layers {
-		many.Layers[i].Kind = 9
+		many.Layers[i].Kind = 9 + Kind(i%200)
 	}
 	if _, err := New(many); err == nil || len(err.Error()) > 8<<10 {
 		t.Error("the list of problems has no bound")
+	}
+
+	same := hybrid()
+	same.Layers = slices.Repeat([]Layer{{Kind: 9}, {}}, 32)
+	if _, err := New(same); err == nil || !strings.HasSuffix(err.Error(), ": layer 0 and 31 more: kind 9 is unknown") {
+		t.Errorf("one problem of 32 layers: %v", err)
 	}
 
 	id := hybrid()

@@ -98,7 +98,7 @@ def test_everything_that_defines_values_changes_the_fingerprint(other: Identity)
         (replace(TINY, weights=bytes(32)), "weights: digest unknown"),
         (replace(TINY, weights=b"short"), "weights: digest of 5 bytes"),
         (replace(TINY, tp_size=0), "tp size: 0, want 1 to 1024"),
-        (replace(TINY, tp_size=3), "key-value heads: 2 over 3 ranks"),
+        (replace(TINY, tp_size=3), "tp size: 3 ranks cannot share 2 key heads, 4 value heads"),
         (replace(TINY, layers=()), "layers: 0, want 1 to 4096"),
         (replace(TINY, tolerance=-0.01), "tolerance: -0.01, want 0 to 0.05"),
         (replace(TINY, tolerance=0.051), "tolerance: 0.051, want 0 to 0.05"),
@@ -135,12 +135,15 @@ def test_identities_that_are_refused(identity: Identity, text: str) -> None:
 
 
 def test_all_problems_are_listed_up_to_a_bound() -> None:
-    broken = Layer(Kind.LINEAR, linear=replace(GDN, key_heads=0, state_dtype=DType.NONE))
+    broken = [
+        Layer(Kind.LINEAR, linear=replace(GDN, key_heads=-i, state_dtype=DType.NONE))
+        for i in range(100)
+    ]
     with pytest.raises(ProfileError) as caught:
-        Profile(replace(TINY, layers=(broken,) * 100))
+        Profile(replace(TINY, layers=tuple(broken)))
     text = str(caught.value)
     assert "layer 0: key heads: 0" in text
-    assert "layer 0: no state type" in text
+    assert "layer 0 and 99 more: no state type" in text
     assert text.endswith("and more")
     assert text.count(";") == 64
 
