@@ -138,7 +138,7 @@ func (f *demoFlags) show(ctx context.Context, c *cli.Call, socket string, crash 
 	}
 	if slices.Contains(f.scenarios, "rag") {
 		f.divide(c, out.Questions != nil)
-		if out.Report, err = f.rag(ctx, c, client, ragdemo.Options{Crash: crash}); err != nil {
+		if out.Report, err = f.rag(ctx, c, client, "rag", ragdemo.Options{Crash: crash}); err != nil {
 			return err
 		}
 	}
@@ -187,18 +187,18 @@ func (f *demoFlags) questions(ctx context.Context, c *cli.Call, client *connecto
 	if err != nil || trained == nil {
 		return nil, err
 	}
-	return f.rag(ctx, c, client, ragdemo.Options{Crash: crash, Trained: trained})
+	return f.rag(ctx, c, client, "questions", ragdemo.Options{Crash: crash, Trained: trained})
 }
 
-// rag runs requests over passages and prints the report unless JSON is requested.
-func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Client, o ragdemo.Options) (*ragdemo.Report, error) {
+// rag runs a scenario of requests over passages and prints the report unless JSON is requested.
+func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Client, name string, o ragdemo.Options) (*ragdemo.Report, error) {
 	o.Requests, o.Seam, o.Tolerance = f.requests, f.seam, f.tolerance
 	ended := func() {}
 	if !f.quiet {
 		bar := cli.NewProgress(c.Stderr)
 		ended = bar.End
 		o.Progress = func(p ragdemo.Progress) {
-			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("request %d, %s", p.Request+1, p.Way))
+			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("%s: request %d, %s", name, p.Request+1, p.Way))
 		}
 	}
 	report, err := ragdemo.RunClient(ctx, client, o)
@@ -233,7 +233,7 @@ func (f *demoFlags) chat(ctx context.Context, c *cli.Call, client *connector.Cli
 		bar := cli.NewProgress(c.Stderr)
 		ended = bar.End
 		o.Progress = func(p chatdemo.Progress) {
-			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("prompt %d, %s", p.Step+1, p.Way))
+			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("chat: prompt %d, %s", p.Step+1, p.Way))
 		}
 	}
 	report, err := chatdemo.RunClient(ctx, client, o)

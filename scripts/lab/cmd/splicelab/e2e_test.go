@@ -149,7 +149,7 @@ func TestDemoServesRequestsThroughItsOwnDaemon(t *testing.T) {
 	if re := r.Restart; re == nil || re.Failed() != nil || re.Published.Segments == 0 || re.Replay.Disk == 0 {
 		t.Errorf("killed in the middle: %+v", re)
 	}
-	if !strings.Contains(errs, "request 1") {
+	if !strings.Contains(errs, "rag: request 1") {
 		t.Errorf("no progress: %s", errs)
 	}
 }
