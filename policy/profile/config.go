@@ -27,10 +27,17 @@ type ConfigOptions struct {
 // FromConfig reads the Hugging Face config.json of a known architecture. Errors
 // wrap ErrInvalid and name every missing or unusable field.
 func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
-	f := fields{problems: &problems{}}
+	id, _, err := ReadConfig(configJSON, o)
+	return id, err
+}
+
+// ReadConfig is FromConfig, and also returns notes for people.
+func ReadConfig(configJSON []byte, o ConfigOptions) (Identity, ConfigNotes, error) {
+	f := fields{problems: &problems{}, lookups: newLookups()}
 	if err := DecodeConfig(configJSON, &f.values); err != nil {
-		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, err)
+		return Identity{}, ConfigNotes{}, fmt.Errorf("config: %w: %w", ErrInvalid, err)
 	}
+	f.lookups.open("", f.values)
 	modelType := f.text("model_type")
 	o.fill(modelType)
 	id := Identity{Model: o.Model, Weights: o.Weights, TPSize: o.TPSize}
@@ -55,9 +62,9 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 		}
 	}
 	if len(*f.problems) > 0 {
-		return Identity{}, fmt.Errorf("config: %w: %w", ErrInvalid, errors.Join(*f.problems...))
+		return Identity{}, ConfigNotes{}, fmt.Errorf("config: %w: %w", ErrInvalid, errors.Join(*f.problems...))
 	}
-	return id, nil
+	return id, f.lookups.notes(), nil
 }
 
 func (o *ConfigOptions) fill(modelType string) {
@@ -95,12 +102,25 @@ func setDefault(d *DType, v DType) {
 // has another type.
 type fields struct {
 	values   map[string]json.RawMessage
+	defaults map[string]json.RawMessage // those of values that are not from the config
 	problems *problems
+	lookups  *lookups
+	prefix   string // of the names in lookups
 }
 
 func (f *fields) has(name string) bool {
 	v, ok := f.values[name]
-	return ok && string(v) != "null"
+	_, isDefault := f.defaults[name]
+	found := ok && string(v) != "null"
+	f.lookups.lookup(f.prefix+name, found && !isDefault)
+	return found
+}
+
+// assume records the value that is used for a field unless the config has it.
+func (f *fields) assume(name string, v any) {
+	if !f.has(name) {
+		f.lookups.assume(f.prefix+name, v)
+	}
 }
 
 func (f *fields) read(name string, into any) bool {
@@ -112,6 +132,9 @@ func (f *fields) read(name string, into any) bool {
 		f.problems.add("%s: %w", name, err)
 		return false
 	}
+	if v, isDefault := f.defaults[name]; isDefault {
+		f.lookups.assume(f.prefix+name, v)
+	}
 	return true
 }
 
@@ -120,8 +143,13 @@ func (f *fields) number(name string) (v int)      { f.read(name, &v); return v }
 func (f *fields) numbers(name string) (v []int)   { f.read(name, &v); return v }
 func (f *fields) texts(name string) (v []string)  { f.read(name, &v); return v }
 func (f *fields) real(name string) (v float64)    { f.read(name, &v); return v }
-func (f *fields) flag(name string) (v bool)       { f.optional(name, &v); return v }
 func (f *fields) numberOr(name string, v int) int { f.optional(name, &v); return v }
+
+func (f *fields) flag(name string) (v bool) {
+	f.optional(name, &v)
+	f.assume(name, v)
+	return v
+}
 
 func (f *fields) optional(name string, into any) {
 	if f.has(name) {
@@ -141,6 +169,8 @@ func (f *fields) object(name string) (fields, bool) {
 		f.problems.add("%s: a number, want an object", name)
 		return o, false
 	}
+	o.lookups, o.prefix = f.lookups, f.prefix+name+"."
+	o.lookups.open(o.prefix, o.values)
 	return o, true
 }
 
@@ -177,6 +207,7 @@ func (f *fields) headDim() int {
 		f.problems.add("head_dim: missing, and hidden_size %d over %d heads does not tell", hidden, heads)
 		return 1
 	}
+	f.assume("head_dim", hidden/heads)
 	return hidden / heads
 }
 
@@ -201,7 +232,7 @@ func (f *fields) ropeOver(dims int) Rope {
 		f.problems.add("rope turns %d dimensions, want 0 to %d", r.Dims, MaxDim)
 		return Rope{}
 	}
-	src := *f
+	src := fields{values: f.values, problems: f.problems} // no lookups: files have their type in an object
 	for _, name := range []string{"rope_parameters", "rope_scaling"} {
 		if nested, has := f.object(name); has {
 			src = nested
@@ -214,10 +245,11 @@ func (f *fields) ropeOver(dims int) Rope {
 // ropeReal returns a value of rope_parameters or, if it is not there, of the older
 // top-level field. v is the default.
 func (f *fields) ropeReal(name string, v float64) float64 {
-	f.optional(name, &v)
-	if p, nested := f.object("rope_parameters"); nested {
-		p.optional(name, &v)
+	if p, nested := f.object("rope_parameters"); nested && p.has(name) {
+		return p.real(name)
 	}
+	f.optional(name, &v)
+	f.assume(name, v)
 	return v
 }
 

@@ -29,18 +29,20 @@ func (f *fields) readLayers(rows []*modelRow, modelType string, o *ConfigOptions
 
 // changedBy returns the fields with a row's changes.
 func (f *fields) changedBy(row *modelRow) fields {
-	out := fields{values: maps.Clone(f.values), problems: f.problems}
+	out := *f
+	out.values, out.defaults = maps.Clone(f.values), map[string]json.RawMessage{}
+	maps.Copy(out.defaults, f.defaults)
 	for _, name := range row.Ignores {
 		delete(out.values, name)
 	}
 	for name, v := range row.Defaults {
 		if !out.has(name) {
-			out.values[name] = v
+			out.values[name], out.defaults[name] = v, v
 		}
 	}
 	for name, v := range row.Absent {
 		if _, given := out.values[name]; !given {
-			out.values[name] = v
+			out.values[name], out.defaults[name] = v, v
 		}
 	}
 	if row.Section != "" {
@@ -54,7 +56,7 @@ func (f *fields) changedBy(row *modelRow) fields {
 
 // applies returns whether a row's conditions hold.
 func (f *fields) applies(row *modelRow) bool {
-	if !f.haveValues(row.If) || row.Section != "" && !f.has(row.Section) || row.Has != "" && !f.has(row.Has) {
+	if row.Section != "" && !f.has(row.Section) || row.Has != "" && !f.has(row.Has) || !f.haveValues(row.If) {
 		return false
 	}
 	if row.UnlessClass != "" && f.has("architectures") {
@@ -130,6 +132,9 @@ func (f *fields) size(text string) int {
 			n *= f.term(term)
 		}
 	}
+	for _, name := range options[:last] {
+		f.assume(name, n)
+	}
 	return n
 }
 
@@ -196,6 +201,7 @@ func (f *fields) valueDim(row *linearRow, heads int) int {
 		f.problems.add("%s: not a number, and %d channels over %d heads do not give one", row.ValueDim, channels, heads)
 		return 1
 	}
+	f.assume(row.ValueDim, channels/heads)
 	return channels / heads
 }
 
@@ -218,7 +224,21 @@ func (f *fields) attention(row *attentionRow, o *ConfigOptions) Layer {
 	a.ValueDim = a.KeyDim
 	a.Rope = f.ropeBy(row.Rope, a.KeyDim)
 	a.KVHeads = f.size("num_key_value_heads | num_attention_heads")
+	f.checkQueryGroups(a.KVHeads)
 	return Layer{Kind: KindFull, Attention: a}
+}
+
+// checkQueryGroups refuses attention heads that cannot be divided among the key-value heads.
+func (f *fields) checkQueryGroups(kvHeads int) {
+	heads := f.numberOr("num_attention_heads", 0)
+	if kvHeads < 1 || heads%kvHeads == 0 {
+		return
+	}
+	missing := ""
+	if _, isDefault := f.defaults["num_key_value_heads"]; isDefault {
+		missing = "missing, and the default "
+	}
+	f.problems.add("num_key_value_heads: %s%d does not divide num_attention_heads, which is %d", missing, kvHeads, heads)
 }
 
 func (f *fields) ropeBy(row *ropeRow, dim int) Rope {
@@ -236,6 +256,7 @@ func (f *fields) ropeBy(row *ropeRow, dim int) Rope {
 	}
 	if row.Dims != "" {
 		dim = f.numberOr(row.Dims, dim)
+		f.assume(row.Dims, dim)
 	}
 	return f.rope(dim)
 }
@@ -309,9 +330,12 @@ func (f *fields) everyNth(r *layerRule, n int) []string {
 
 func (f *fields) oneOf(lists map[string]string, n int) []string {
 	out := make([]string, n)
-	for kind, field := range lists {
-		for _, i := range f.numbers(field) {
-			if i >= 1 && i <= n && !slices.Contains(strings.Fields(out[i-1]), kind) {
+	for _, kind := range slices.Sorted(maps.Keys(lists)) {
+		for _, i := range f.numbers(lists[kind]) {
+			switch {
+			case i < 1 || i > n:
+				f.problems.add("%s: layer %d, want 1 to %d", lists[kind], i, n)
+			case !slices.Contains(strings.Fields(out[i-1]), kind):
 				out[i-1] += kind + " "
 			}
 		}
@@ -328,7 +352,7 @@ func (f *fields) at(field string, n int) []string {
 	out := slices.Repeat([]string{"linear"}, n)
 	for _, i := range f.numbers(field) {
 		if i < 0 || i >= n {
-			f.problems.add("%s: %d, want 0 to %d", field, i, n-1)
+			f.problems.add("%s: layer %d, want 0 to %d", field, i, n-1)
 			return nil
 		}
 		out[i] = "full"

@@ -16,6 +16,9 @@ var modelsJSON []byte
 
 // modelTable says for each model_type what the fields of a config mean.
 type modelTable struct {
+	Refused struct { // why all engine adapters refuse a model
+		Window string // that has a layer of this kind
+	}
 	Wrappers []string // types of multimodal models: they contain the config of a text model, which has its own type
 	Models   []*modelRow
 }

@@ -21,7 +21,7 @@ type Report struct {
 	StateBytes      int64 `json:"state_bytes"`
 	ConvBytes       int64 `json:"conv_bytes"`
 	KVBytes         int64 `json:"kv_bytes"`
-	SegmentBytes    int64 `json:"segment_bytes"` // as written, padding included
+	SegmentBytes    int64 `json:"segment_bytes"` // padding included, nothing packed
 	PackedBytes     int64 `json:"packed_bytes"`  // SegmentBytes if a tolerance allows 8 bits per number; zero heads and end-states of low rank take even less
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
@@ -30,6 +30,7 @@ type Report struct {
 	// rounded. Shorter segments spend more bytes on T and S than on their
 	// rows. 0 without attention layers.
 	BreakEvenTokens int64 `json:"break_even_tokens"`
+	ConfigNotes           // empty unless the caller has read a config
 }
 
 // Report computes the bytes of a segment with segmentTokens interior tokens.
@@ -67,6 +68,9 @@ func (p *Profile) Report(segmentTokens int) Report {
 	if r.KVBytesPerToken > 0 {
 		r.BreakEvenTokens = int64(math.Round(float64(r.TransitionBytes+r.StateBytes) / float64(r.KVBytesPerToken)))
 	}
+	if r.Layers[KindWindow.String()] > 0 {
+		r.Warnings = []string{"engines refuse this model and reuse nothing of it: it has " + readModels().Refused.Window}
+	}
 	return r
 }
 
@@ -93,16 +97,22 @@ func (r Report) WriteText(w io.Writer) error {
 	row("  end-states S", "%s", mebibytes(r.StateBytes))
 	row("  convolution tails", "%s", mebibytes(r.ConvBytes))
 	row("  keys and values", "%s", mebibytes(r.KVBytes))
-	row("  as written", "%s, as stored with tolerance 0", mebibytes(r.SegmentBytes))
+	row("  together", "%s with padding; this much is stored with an engine's tolerance of 0", mebibytes(r.SegmentBytes))
 	if packed := mebibytes(r.PackedBytes); packed != mebibytes(r.SegmentBytes) {
-		row("  as stored", "%s with T and S in 8 bits; less where heads forget or S is of a low rank", packed)
+		row("  packed", "%s with T and S in 8 bits; this much is stored with a larger tolerance, less where heads forget or S has a low rank", packed)
 	} else {
-		row("  as stored", "as written: nothing of these layers is packed")
+		row("  packed", "the same with any tolerance: these layers have nothing to pack")
 	}
 	row("keys and values", "%d B a token", r.KVBytesPerToken)
 	row("checkpoint", "%s and its keys and values", mebibytes(r.CheckpointBytes))
 	if r.BreakEvenTokens > 0 {
 		row("break-even", "%d tokens (where keys and values take as much as T and S)", r.BreakEvenTokens)
+	}
+	if len(r.Defaults) > 0 {
+		row("defaults", "%s (not in the file)", r.assumed())
+	}
+	for _, warning := range r.Warnings {
+		row("warning", "%s", warning)
 	}
 	return t.Flush()
 }

@@ -40,6 +40,17 @@ func TestAReportLeavesOutWhatDoesNotApply(t *testing.T) {
 	}
 }
 
+// Adapters refuse sliding windows, and sizes alone would promise reuse.
+func TestAReportWarnsOfWindows(t *testing.T) {
+	for name, warns := range map[string]bool{"mistral-7b-v0.1": true, "llama-3.1-8b": false} {
+		var b strings.Builder
+		must(t, loadConfig(t, name).Report(500).WriteText(&b))
+		if got := strings.Contains(b.String(), "a sliding window"); got != warns {
+			t.Errorf("%s: warns of a window: %v\n%s", name, got, b.String())
+		}
+	}
+}
+
 // Each fault of a config is reported once.
 func TestAMissingNumberOfLayersIsReportedOnce(t *testing.T) {
 	for _, config := range []string{`{"model_type":"llama"}`, `{"model_type":"llama","num_hidden_layers":"two"}`, `{"model_type":"llama","num_hidden_layers":0}`} {

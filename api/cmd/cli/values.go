@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -33,12 +34,12 @@ var units = map[string]float64{
 }
 
 // Bytes parses a size up to 10^18 bytes: 300GB, 1.5 GiB or plain bytes.
-func Bytes(text string) (bytes float64, ok bool) {
+func Bytes(text string) (n float64, ok bool) {
 	at := strings.LastIndexAny(text, "0123456789.") + 1
 	v, err := strconv.ParseFloat(text[:at], 64)
 	unit, known := units[strings.ToUpper(strings.TrimSpace(text[at:]))]
-	bytes = v * unit
-	return bytes, err == nil && known && bytes >= 0 && bytes <= 1e18
+	n = v * unit
+	return n, err == nil && known && n >= 0 && n <= 1e18
 }
 
 // maxConfigBytes bounds a file: real ones have a few KiB.
@@ -47,7 +48,9 @@ const maxConfigBytes = 16 << 20
 // ReadConfig reads a model's config.json; - is standard input.
 func ReadConfig(path string) ([]byte, error) {
 	var in io.Reader = os.Stdin
+	name := "standard input"
 	if path != "-" {
+		name = path
 		f, err := os.Open(path)
 		if err != nil {
 			return nil, err
@@ -57,10 +60,13 @@ func ReadConfig(path string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxConfigBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if len(text) > maxConfigBytes {
-		return nil, fmt.Errorf("%s has more than %d bytes: not a config.json", path, maxConfigBytes)
+		return nil, fmt.Errorf("%s has more than %d bytes: not a config.json", name, maxConfigBytes)
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, fmt.Errorf("%s is empty, want a model's config.json", name)
 	}
 	return text, nil
 }

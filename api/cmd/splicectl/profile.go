@@ -26,9 +26,11 @@ func profileCommand() cli.Command {
 	return cli.Command{
 		Name: "profile", Group: "change", Synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
 		Summary: "Print the sizes of a model's segments from its config.json, or switch splicing of a profile on or off",
-		About: "FILE is a Hugging Face config.json. On and off change a running node: an engine's canary switches a profile\n" +
-			"off when reused segments differ too much from computed ones, and only an operator can switch it on again.\n" +
-			"Splicectl ls canaries lists the profiles that are switched off. The first digits of a fingerprint are enough.",
+		About: "FILE is a Hugging Face config.json. The output also has the values assumed for missing fields, and warns of\n" +
+			"names that look misspelt and of models that engines refuse.\n\n" +
+			"On and off change a running node: an engine's canary switches a profile off when reused segments differ too\n" +
+			"much from computed ones, and only an operator can switch it on again. Splicectl ls canaries lists the profiles\n" +
+			"that are switched off. The first digits of a fingerprint are enough.",
 		Examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
 		Words:    []string{"on", "off"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
@@ -72,7 +74,7 @@ func (f *profileFlags) run(c *cli.Call) error {
 	// without them is refused.
 	options.Weights = sha256.Sum256(text)
 	options.Slopes = func(_, heads int) []float64 { return make([]float64, heads) }
-	id, err := profile.FromConfig(text, options)
+	id, notes, err := profile.ReadConfig(text, options)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Args[0], err)
 	}
@@ -82,6 +84,7 @@ func (f *profileFlags) run(c *cli.Call) error {
 	}
 	report := p.Report(f.tokens)
 	report.Fingerprint = "" // the placeholders make it wrong
+	report.Defaults, report.Warnings = notes.Defaults, append(notes.Warnings, report.Warnings...)
 	if c.JSON {
 		return c.Document(report)
 	}

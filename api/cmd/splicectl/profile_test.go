@@ -52,10 +52,25 @@ func TestProfileReadsWordsOfPython(t *testing.T) {
 	}
 }
 
+func TestProfilePrintsWhatItAssumes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	config := strings.Replace(smallConfig, `"num_key_value_heads": 1`, `"num_key_value_head": 1`, 1)
+	must(t, os.WriteFile(path, []byte(config), 0o600))
+	for _, form := range []string{"table", "json"} {
+		code, out, errs := ctl(t, "profile", path, "-o", form)
+		if code != cli.ExitOK || strings.Count(out, "num_key_value_head is ignored") != 1 || strings.Count(out, "defaults") != 1 {
+			t.Errorf("%s: exit %d: %s%s", form, code, out, errs)
+		}
+	}
+}
+
 func TestProfileRefusesByName(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.json")
 	must(t, os.WriteFile(bad, []byte(`{"model_type": "nobody_knows"}`), 0o600))
+	empty, small := filepath.Join(dir, "empty.json"), filepath.Join(dir, "small.json")
+	must(t, os.WriteFile(empty, []byte("\n"), 0o600))
+	must(t, os.WriteFile(small, []byte(smallConfig), 0o600))
 	rows := []struct {
 		args []string
 		code int
@@ -66,6 +81,8 @@ func TestProfileRefusesByName(t *testing.T) {
 		{[]string{"profile", bad, "-tokens", "0"}, cli.ExitUsage, "-tokens 0"},
 		{[]string{"profile", bad}, cli.ExitFailed, "nobody_knows"},
 		{[]string{"profile", filepath.Join(dir, "absent")}, cli.ExitFailed, "absent"},
+		{[]string{"profile", empty}, cli.ExitFailed, "empty.json is empty, want a model's config.json"},
+		{[]string{"profile", small, "-tp", "3"}, cli.ExitFailed, "tp size: 3 ranks cannot share 2 value heads, "},
 	}
 	for _, r := range rows {
 		if code, _, errs := ctl(t, r.args...); code != r.code || !strings.Contains(errs, r.text) {

@@ -33,6 +33,11 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "head_dim": 64, "num_att
         (LLAMA | {"num_hidden_layers": 5000}, "num_hidden_layers: 5000, want 1 to 4096"),
         (LLAMA | {"num_hidden_layers": -1}, "num_hidden_layers: -1, want 1 to 4096"),
         (
+            LLAMA | {"model_type": "qwen2", "num_attention_heads": 28},
+            "num_key_value_heads: missing, and the default 32 does not divide num_attention_heads,"
+            " which is 28",
+        ),
+        (
             {"model_type": "minimax_m1", "num_hidden_layers": 2, "attn_type_list": [0]},
             "attn_type_list: 1 entries for 2 layers",
         ),
@@ -46,7 +51,7 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 1, "head_dim": 64, "num_att
         ),
         (
             {"model_type": "bamba", "num_hidden_layers": 2, "attn_layer_indices": [2]},
-            "attn_layer_indices: 2, want 0 to 1",
+            "attn_layer_indices: layer 2, want 0 to 1",
         ),
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "'yarn' is not supported"),
         (LLAMA | {"rope_scaling": {"rope_type": "linear"}}, "factor: missing"),

@@ -224,8 +224,8 @@ def _rope(**parameters: object) -> Callable[[nn.Module], None]:
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
-        ("qwen2", _set(layer_types=["full_attention", "sliding_attention"]), "a window are gone"),
-        ("mistral", _set(sliding_window=32), "sliding-window attention"),
+        ("qwen2", _set(layer_types=["full_attention", "sliding_attention"]), "a sliding window"),
+        ("mistral", _set(sliding_window=32), "a sliding window"),
         ("llama", _rope(rope_type="yarn"), "rope scaling 'yarn' is not supported"),
         ("llama", _rope(partial_rotary_factor=0.5), "turns 12 dimensions, its config says 6"),
         ("granite", _set(hidden_act="gelu"), "hidden_act is 'gelu', want silu"),

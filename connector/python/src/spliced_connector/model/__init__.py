@@ -6,6 +6,7 @@ The module `plan` divides a prompt into segments and spans. Needs the standard l
 
 from spliced_connector.model.config import from_config
 from spliced_connector.model.config_digest import identity_digest
+from spliced_connector.model.config_models import refused_window
 from spliced_connector.model.digest import weights_digest
 from spliced_connector.model.family import Family, Transition
 from spliced_connector.model.fields import Fields
@@ -108,6 +109,7 @@ __all__ = [
     "packed_rank",
     "prefix_hashes",
     "primer_digest",
+    "refused_window",
     "segment_key",
     "served",
     "time_steps",

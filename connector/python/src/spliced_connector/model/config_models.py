@@ -50,6 +50,12 @@ def known_types() -> set[str]:
     return {name for row in table()["models"] for name in row["types"]}
 
 
+def refused_window() -> str:
+    """Returns why adapters refuse a model with a layer of sliding-window attention."""
+    why: str = table()["refused"]["window"]
+    return why
+
+
 @dataclass(frozen=True, slots=True)
 class Types:
     """Settings that a config does not have: element types and the number of ranks."""
@@ -79,16 +85,17 @@ def read_layers(f: Fields, t: Types, model_type: str, n: int) -> list[Layer]:
 def _changed(f: Fields, row: _Row) -> Fields:
     """Returns the fields with a row's changes: ignored fields, defaults and named sections."""
     values = {k: v for k, v in f.values.items() if k not in row.get("ignores", ())}
-    values |= {k: v for k, v in row.get("defaults", {}).items() if values.get(k) is None}
-    values = row.get("absent", {}) | values
+    added = {k: v for k, v in row.get("absent", {}).items() if k not in values}
+    added |= {k: v for k, v in row.get("defaults", {}).items() if values.get(k) is None}
+    values |= added
     if "section" in row and (section := f.section(row["section"])):
         values |= {f"{row['section']}.{k}": v for k, v in section.values.items()}
-    return Fields(values, f.problems)
+    return Fields(values, f.problems, f.defaults | added.keys())
 
 
 def _applies(f: Fields, row: _Row) -> bool:
     given = all(f.has(row[key]) for key in ("section", "has") if key in row)
-    if not (_have_values(f, row.get("if", {})) and given):
+    if not (given and _have_values(f, row.get("if", {}))):
         return False
     if "unless_class" in row and f.has("architectures"):
         return row["unless_class"] not in f.texts("architectures")
@@ -203,7 +210,19 @@ def _attention(f: Fields, t: Types, row: _Row) -> Layer:
     dim = _size(f, row.get("dim", "attention_dim"))
     rope = _rope(f, row.get("rope"), dim)
     heads = _size(f, "num_key_value_heads | num_attention_heads")
+    _check_query_groups(f, heads)
     return Layer(Kind.FULL, Attention(heads, dim, dim, t.kv, KeyMode.AT_ZERO, rope))
+
+
+def _check_query_groups(f: Fields, kv_heads: int) -> None:
+    """Refuses attention heads that cannot be divided among the key-value heads."""
+    heads = f.number_or("num_attention_heads", 0)
+    if kv_heads >= 1 and heads % kv_heads:
+        missing = "missing, and the default " if "num_key_value_heads" in f.defaults else ""
+        f.problems.add(
+            f"num_key_value_heads: {missing}{kv_heads} does not divide num_attention_heads, which"
+            f" is {heads}"
+        )
 
 
 def _rope(f: Fields, row: _Row | None, dim: int) -> Rope:
@@ -269,6 +288,9 @@ def _every_nth(f: Fields, size: str, rule: Mapping[str, str], n: int) -> Sequenc
 
 def _one_of(f: Fields, lists: Mapping[str, str], n: int) -> Sequence[str]:
     numbers = {kind: set(f.numbers(field)) for kind, field in lists.items()}
+    for kind, listed in numbers.items():
+        for i in sorted(listed - set(range(1, n + 1))):
+            f.problems.add(f"{lists[kind]}: layer {i}, want 1 to {n}")
     out = []
     for i in range(1, n + 1):
         kinds = [kind for kind, listed in numbers.items() if i in listed]
@@ -285,7 +307,7 @@ def _at(f: Fields, field: str, n: int) -> Sequence[str]:
     out = ["linear"] * n
     for i in f.numbers(field):
         if not 0 <= i < n:
-            f.problems.add(f"{field}: {i}, want 0 to {n - 1}")
+            f.problems.add(f"{field}: layer {i}, want 0 to {n - 1}")
             return []
         out[i] = "full"
     return out

@@ -21,11 +21,17 @@ MUST_SAY = 0.0
 
 class Fields:
     """Reads one JSON object. For a value that cannot be read, methods return zero and add a
-    problem."""
+    problem. `defaults` names the values that are not from the config."""
 
-    def __init__(self, values: Mapping[str, object], problems: Problems) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        problems: Problems,
+        defaults: frozenset[str] = frozenset(),
+    ) -> None:
         self.values = dict(values)
         self.problems = problems
+        self.defaults = defaults
 
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
@@ -136,8 +142,7 @@ class Fields:
     def _rope_real(self, name: str, default: float) -> float:
         """Returns a value of rope_parameters, else the older top-level field, else the default."""
         nested = self.section("rope_parameters")
-        value = self.real_or(name, default)
-        return value if nested is None else nested.real_or(name, value)
+        return (nested if nested and nested.has(name) else self).real_or(name, default)
 
     def _scaled(self, rope: Rope) -> Rope:
         """Applies a scaling that only changes frequencies; any other scaling is a problem."""

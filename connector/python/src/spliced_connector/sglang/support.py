@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spliced_connector.errors import ProfileError
-from spliced_connector.model import DType, Identity, from_config, identity_digest, served
+from spliced_connector.model import (
+    DType,
+    Identity,
+    from_config,
+    identity_digest,
+    refused_window,
+    served,
+)
 from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.weights import Loading, named_weights
 from spliced_connector.sglang.splice_settings import SpliceSettings
@@ -82,7 +89,7 @@ def _check(context: TreeCacheBuildContext, args: Any) -> None:
         (int(args.tp_size) > 1, "tensor parallel"),
         (int(args.pp_size) > 1, "pipeline parallel"),
         (int(args.dp_size) > 1 or bool(args.enable_dp_attention), "data parallel"),
-        (bool(context.is_hybrid_swa), "a sliding window"),
+        (bool(context.is_hybrid_swa), refused_window()),
         (bool(args.enable_lora), "adapters"),
         (args.speculative_algorithm is not None, "speculative decoding"),
         (str(args.disaggregation_mode) != "null", "prefill apart from decoding"),

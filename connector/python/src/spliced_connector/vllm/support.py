@@ -20,6 +20,7 @@ from spliced_connector.model import (
     Kind,
     from_config,
     identity_digest,
+    refused_window,
     served,
 )
 from spliced_connector.serving.inert import Inert as Inert
@@ -194,7 +195,7 @@ def _group(index: int, group: object, described: Mapping[str, object]) -> Group:
     elif kind not in ("FullAttentionSpec", "SharedPagesSpec", "MLAAttentionSpec"):
         raise Inert(f"cache group of {names[0] if names else 'nothing'} is a {kind}")
     elif spec.sliding_window is not None:
-        raise Inert(f"{names[0]} has a sliding window")
+        raise Inert(f"{names[0]} has {refused_window()}")
     elif kind == "MLAAttentionSpec" and (spec.tokens_per_state != 1 or spec.model_version):
         raise Inert(f"{names[0]} compresses its rows")
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from spliced_connector.model import Attention, DType, KeyMode, Kind, Rope
+from spliced_connector.model import Attention, DType, KeyMode, Kind, Rope, refused_window
 from spliced_connector.walk.base import AttentionRows
 from spliced_connector.walk.reading import (
     UnsupportedError,
@@ -100,7 +100,7 @@ def grouped(
     """
     dim = head_dim(config)
     if getattr(config, "sliding_window", None) is not None:
-        raise UnsupportedError("sliding-window attention has no splice: earlier keys are gone")
+        raise UnsupportedError(refused_window())
     return Grouped(
         module=module,
         heads=number(config, "num_attention_heads"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from spliced_connector.model import refused_window
 from spliced_connector.walk.attention import grouped
 from spliced_connector.walk.base import Architecture
 from spliced_connector.walk.blocks import Blocks, batched, pre_norm
@@ -16,9 +17,7 @@ def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
     body = child(model, "model")
     types = getattr(config, "layer_types", None) or ()
     if any(t != "full_attention" for t in types):
-        raise UnsupportedError(
-            f"layer types {sorted(set(types))}: earlier keys of a window are gone"
-        )
+        raise UnsupportedError(f"layer types {sorted(set(types))}: {refused_window()}")
     blocks = [
         pre_norm(
             i,
