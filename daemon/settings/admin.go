@@ -21,9 +21,9 @@ func (c *Config) adminSettings() []setting {
 	}
 }
 
-func (c *Config) checkAdmin(v *faults) {
+func (c *Config) checkAdmin(v *Faults) {
 	if c.HTTP != Off && (c.AdminTLSCert == "") != (c.AdminTLSKey == "") {
-		v.add("admin-tls-cert-file", "admin-tls-cert-file and admin-tls-key-file: both of them or neither")
+		v.Add("admin-tls-cert-file", "admin-tls-cert-file and admin-tls-key-file: both of them or neither")
 	}
 }
 

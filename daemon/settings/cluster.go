@@ -55,21 +55,21 @@ const (
 
 // checkCluster checks the cluster settings, and whether required ones are present if there is a
 // cluster.
-func (c *Config) checkCluster(v *faults) {
+func (c *Config) checkCluster(v *Faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
-		v.add("cluster-seeds", "%d seeds, at most %d", len(c.ClusterSeeds), maxClusterSeeds)
+		v.Add("cluster-seeds", "%d seeds, at most %d", len(c.ClusterSeeds), maxClusterSeeds)
 	}
 	for _, s := range c.ClusterSeeds {
 		if err := checkSeed(s); err != nil {
-			v.add("cluster-seeds", "%v", err)
+			v.Add("cluster-seeds", "%v", err)
 		}
 	}
 	if c.ClusterName == "" || len(c.ClusterName) > maxClusterName || strings.ContainsFunc(c.ClusterName, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and punctuation marks of ASCII", c.ClusterName, maxClusterName)
+		v.Add("cluster-name", "%.64q is not 1 to %d letters, digits and punctuation marks of ASCII", c.ClusterName, maxClusterName)
 	}
 	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {
 		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
-			v.add(name, "%v cannot be reached: give a specific address and a port", a)
+			v.Add(name, "%v cannot be reached: give a specific address and a port", a)
 		}
 	}
 	if c.UsesCluster() {
@@ -77,27 +77,27 @@ func (c *Config) checkCluster(v *faults) {
 	}
 }
 
-func (c *Config) checkNeeded(v *faults) {
+func (c *Config) checkNeeded(v *Faults) {
 	if given := (c.ClusterTLSCert != "") == (c.ClusterTLSKey != "") && (c.ClusterTLSKey != "") == (c.ClusterTLSCA != ""); !given {
-		v.add("cluster-tls-cert", "set all of cluster-tls-cert, cluster-tls-key and cluster-tls-ca, or none")
+		v.Add("cluster-tls-cert", "set all of cluster-tls-cert, cluster-tls-key and cluster-tls-ca, or none")
 	}
 	if !ValidNode(c.ClusterNode) {
-		v.add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
+		v.Add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
 	}
 	switch {
 	case !c.ClusterBind.IsValid():
-		v.add("cluster-bind", "required with cluster-seeds: an address and port to listen on, such as 10.0.0.7:7946")
+		v.Add("cluster-bind", "required with cluster-seeds: an address and port to listen on, such as 10.0.0.7:7946")
 	case c.ClusterBind.Addr().IsUnspecified() && !c.ClusterAdvertise.IsValid():
-		v.add("cluster-advertise", "required because cluster-bind is a wildcard: set the address that other nodes reach")
+		v.Add("cluster-advertise", "required because cluster-bind is a wildcard: set the address that other nodes reach")
 	}
 	if bind, peer := c.ClusterBind, c.ClusterPeerBind; bind.IsValid() && bind.Port() != 0 && bind == peer {
-		v.add("cluster-peer-bind", "%v is already used by cluster-bind", peer)
+		v.Add("cluster-peer-bind", "%v is already used by cluster-bind", peer)
 	}
 	switch {
 	case c.ClusterKeyring == "" && !c.ClusterInsecure:
-		v.add("cluster-keyring", "required with cluster-seeds: without a keyring any host that reaches the ports can join; cluster-insecure allows that")
+		v.Add("cluster-keyring", "required with cluster-seeds: without a keyring any host that reaches the ports can join; cluster-insecure allows that")
 	case c.ClusterKeyring != "" && c.ClusterInsecure:
-		v.add("cluster-insecure", "cannot be combined with cluster-keyring")
+		v.Add("cluster-insecure", "cannot be combined with cluster-keyring")
 	}
 }
 

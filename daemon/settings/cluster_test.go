@@ -29,17 +29,11 @@ func TestWhatAClusterNeeds(t *testing.T) {
 		"one port for both":           {[]string{"-cluster-peer-bind=10.0.0.7:7946"}, "cluster-peer-bind: 10.0.0.7:7946 is already used by cluster-bind"},
 		"a hold of a second":          {[]string{"-cluster-hold=1s"}, "cluster-hold: 1s"},
 	} {
-		c, _, err := Load(from("", nil, append(good[:3:3], row.args...)...))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		c.Resolve(bigMachine)
-		if err := c.Validate(); (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
+		if _, err := valid(from("", nil, append(good[:3:3], row.args...)...)); (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %q", name, err, row.want)
 		}
 	}
-	if _, _, err := Load(from("", nil, "-cluster-bind=localhost:7946")); err == nil {
+	if _, err := valid(from("", nil, "-cluster-bind=localhost:7946")); err == nil {
 		t.Error("a name was taken for an address to listen at")
 	}
 }

@@ -1,12 +1,12 @@
 package settings
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,9 +19,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/object"
 )
-
-// ErrConfig is wrapped by all errors of a configuration.
-var ErrConfig = errors.New("bad configuration")
 
 // Off disables a listener.
 const Off = "off"
@@ -166,29 +163,31 @@ type Config struct {
 	OTLPEndpoint string
 
 	Tenants []Tenant
+
+	loaded Faults // where settings were set, and errors of these places
 }
 
 // Tenant is one owner of cached state. Only the YAML file can define tenants.
 type Tenant struct {
 	// Name is unique and has 1 to 256 bytes. A client that names no tenant gets the tenant "default".
-	Name string `yaml:"name"`
+	Name string
 	// Token is the token that a client must show, at most 1024 bytes. "" = none: every client that may
 	// connect may use the tenant.
-	Token string `yaml:"token"`
+	Token string
 	// TokenFile is a file that contains the token, as an alternative to Token. White space around the
 	// token is removed.
-	TokenFile string `yaml:"token_file"`
+	TokenFile string
 	// Salt, of at most 256 bytes, is part of every key, so that this tenant's hits are separate
 	// from those of other tenants. One tenant may have the empty salt. Daemons that share segments
 	// must use the same salt.
-	Salt string `yaml:"salt"`
+	Salt string
 	// Quota limits the bytes of this tenant's segments and checkpoints. Memory is counted in whole
 	// pages, the disk in whole extents and records. 0 = only the pools limit them.
-	Quota Bytes `yaml:"quota"`
+	Quota Bytes
 	// Parallel allows sending token ids of this tenant's prompts to its other engines, on this node and
 	// on other nodes, so that several engines compute segments in parallel. Both nodes have to allow
 	// it.
-	Parallel bool `yaml:"parallel"`
+	Parallel bool
 }
 
 // DefaultTenant is the tenant of a client that names none.
@@ -308,19 +307,20 @@ func roundDown(n, unit Bytes) Bytes {
 	return n / unit * unit
 }
 
-// Validate returns all errors of a resolved configuration.
-func (c *Config) Validate() error {
-	v := &faults{}
+// Validate returns all errors of a resolved configuration, including those of its sources and those
+// that more finds.
+func (c *Config) Validate(more ...func(*Faults)) error {
+	v := c.loaded.clone()
 	for _, s := range c.settings() {
-		if s.fault != nil {
-			v.add(s.name, "%v", s.fault)
+		if !c.loaded.Has(s.name) && !slices.ContainsFunc(s.others, c.loaded.Has) {
+			v.checkRange(&s)
 		}
 	}
 	c.checkSockets(v)
 	c.checkAdmin(v)
 	c.checkDevices(v)
 	if c.Disk == "" && c.AckLevel != "memory" {
-		v.add("ack-level", "%q needs a disk", c.AckLevel)
+		v.Add("ack-level", "%q needs a disk", c.AckLevel)
 	}
 	c.checkCluster(v)
 	if c.UsesObject() {
@@ -329,69 +329,102 @@ func (c *Config) Validate() error {
 	c.checkEvents(v)
 	c.checkTracing(v)
 	if level, err := zerolog.ParseLevel(c.LogLevel); err != nil || level < zerolog.TraceLevel || c.LogLevel == "" {
-		v.add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
+		v.Add("log-level", "%q is not one of trace, debug, info, warn, error, disabled", c.LogLevel)
 	}
 	c.checkTenants(v)
-	return v.err()
+	for _, check := range more {
+		check(v)
+	}
+	return v.Err()
 }
 
-func (c *Config) checkSockets(v *faults) {
+func (c *Config) checkSockets(v *Faults) {
 	if c.AdminSocket != "" && c.AdminSocket == c.Socket {
-		v.add("admin-socket", "%s is the engine socket", c.Socket)
+		v.Add("admin-socket", "%s is the engine socket", c.Socket)
 	}
 	if beside := len(filepath.Dir(c.Socket)) + len("/admin/admin.sock"); c.Socket != "" && c.AdminSocket == "" && beside > maxSocket {
-		v.add("admin-socket", "the default path beside %s has %d bytes, at most %d: set another path, or off", c.Socket, beside, maxSocket)
+		v.Add("admin-socket", "the default path beside %s has %d bytes, at most %d: set another path, or off", c.Socket, beside, maxSocket)
 	}
 	if c.HTTP != Off {
 		host, port, err := net.SplitHostPort(c.HTTP)
 		if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 || strings.ContainsAny(host, "/ ") {
-			v.add("http", "%q is neither HOST:PORT nor off", c.HTTP)
+			v.Add("http", "%q is neither HOST:PORT nor off", c.HTTP)
 		}
 	}
 	for _, h := range c.HTTPHosts {
 		if h == "" || strings.ContainsAny(h, ":/ ") || strings.ToLower(h) != h {
-			v.add("http-hosts", "%q is not a lower-case host name without port", h)
+			v.Add("http-hosts", "%q is not a lower-case host name without port", h)
 		}
 	}
 	if c.Node == "" {
-		v.add("node", "it is empty, want 1 to %d bytes", wire.MaxName)
+		v.Add("node", "it is empty, want 1 to %d bytes", wire.MaxName)
 	}
+}
+
+// Listener is a port that a configuration opens.
+type Listener struct {
+	Setting, Network, Address string
+}
+
+// Listeners returns the ports that the configuration opens.
+func (c *Config) Listeners() (list []Listener) {
+	if c.HTTP != Off {
+		list = append(list, Listener{"http", "tcp", c.HTTP})
+	}
+	if c.UsesCluster() {
+		peers := c.ClusterPeerBind
+		if !peers.IsValid() {
+			peers = NextPort(c.ClusterBind)
+		}
+		gossip := c.ClusterBind.String()
+		list = append(list, Listener{"cluster-bind", "tcp", gossip}, Listener{"cluster-bind", "udp", gossip}, Listener{"cluster-peer-bind", "tcp", peers.String()})
+	}
+	if c.UsesEvents() {
+		list = append(list, Listener{"events-bind", "tcp", c.EventsBind.String()}, Listener{"events-replay-bind", "tcp", c.EventsReplay().String()})
+	}
+	return list
 }
 
 // UsesHBM reports whether memory of a GPU is configured. If not, no driver is loaded.
 func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
 
-func (c *Config) checkTenants(v *faults) {
+func (c *Config) checkTenants(v *Faults) {
 	if len(c.Tenants) == 0 || len(c.Tenants) > wire.MaxTenants {
-		v.add("tenants", "%d tenants, want 1 to %d", len(c.Tenants), wire.MaxTenants)
+		v.Add("tenants", "%d tenants, want 1 to %d", len(c.Tenants), wire.MaxTenants)
 	}
 	names, salts := map[string]bool{}, map[string]string{}
 	for i, t := range c.Tenants {
-		at := fmt.Sprintf("tenants[%d]", i)
+		at := tenantAt(i)
+		if v.Has(at) || v.Has(at+".name") {
+			continue // it could not be read
+		}
 		if len(t.Name) == 0 || len(t.Name) > wire.MaxName {
-			v.add(at, "name of %d bytes, want 1 to %d", len(t.Name), wire.MaxName)
+			v.Add(at+".name", "%d bytes, want 1 to %d", len(t.Name), wire.MaxName)
 		}
 		if err := plain(t.Name); err != nil {
-			v.add(at, "%v", err)
+			v.Add(at+".name", "%v", err)
 		}
+		other, ok := salts[t.Salt]
 		if names[t.Name] {
-			v.add(at, "name %q appears twice", t.Name)
-		}
-		if other, ok := salts[t.Salt]; ok {
-			v.add(at, "%q has the same salt as %q, so they would share hits", t.Name, other)
+			v.Add(at+".name", "%q appears twice", t.Name)
+		} else if ok {
+			v.Add(at+".salt", "the same as of tenant %q, so they would share hits: give each its own", other)
 		}
 		names[t.Name], salts[t.Salt] = true, t.Name
 		if len(t.Salt) > wire.MaxSalt {
-			v.add(at, "salt of %d bytes, at most %d", len(t.Salt), wire.MaxSalt)
+			v.Add(at+".salt", "%d bytes, at most %d", len(t.Salt), wire.MaxSalt)
 		}
 		if len(t.Token) > wire.MaxToken {
-			v.add(at, "token of %d bytes, at most %d", len(t.Token), wire.MaxToken)
+			v.Add(at+".token", "%d bytes, at most %d", len(t.Token), wire.MaxToken)
 		}
 		if t.Quota < 0 {
-			v.add(at, "quota %d is negative", int64(t.Quota))
+			v.Add(at+".quota", "%d is negative", int64(t.Quota))
 		}
 	}
 }
+
+// tenantAt returns the name of a tenant's settings in Faults.
+func tenantAt(i int) string { return fmt.Sprintf("tenants[%d]", i) }
 
 // AllDevices selects all GPUs that the driver reports.
 const AllDevices = "all"
@@ -401,9 +434,9 @@ const AllDevices = "all"
 const MaxDevices = 128
 
 // checkDevices checks the list of GPUs.
-func (c *Config) checkDevices(v *faults) {
+func (c *Config) checkDevices(v *Faults) {
 	if n := len(c.HBMDevices); n > MaxDevices {
-		v.add("hbm-device", "%d devices, at most %d", n, MaxDevices)
+		v.Add("hbm-device", "%d devices, at most %d", n, MaxDevices)
 	}
 	seen := map[string]bool{}
 	for _, name := range c.HBMDevices {
@@ -416,12 +449,12 @@ func (c *Config) checkDevices(v *faults) {
 			name = strconv.Itoa(n)
 		case name == AllDevices && len(c.HBMDevices) == 1:
 		case name == AllDevices:
-			v.add("hbm-device", "all cannot be combined with other devices")
+			v.Add("hbm-device", "all cannot be combined with other devices")
 		default:
-			v.add("hbm-device", "%q is not a device UUID (such as GPU-8a2f4c1e-...), a driver number or all", name)
+			v.Add("hbm-device", "%q is not a device UUID (such as GPU-8a2f4c1e-...), a driver number or all", name)
 		}
 		if seen[name] {
-			v.add("hbm-device", "%q is listed twice", name)
+			v.Add("hbm-device", "%q is listed twice", name)
 		}
 		seen[name] = true
 	}
@@ -449,17 +482,3 @@ const maxPath = 3840
 // maxSocket is the longest path of a socket in bytes, so that the path of its lock file fits into
 // sun_path.
 const maxSocket = 107 - len(".lock")
-
-// faults collects errors.
-type faults struct{ list []error }
-
-func (v *faults) add(name, format string, args ...any) {
-	v.list = append(v.list, fmt.Errorf("%s: %s", name, fmt.Sprintf(format, args...)))
-}
-
-func (v *faults) err() error {
-	if len(v.list) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", ErrConfig, errors.Join(v.list...))
-}

@@ -19,8 +19,8 @@ var update = flag.Bool("update", false, "rewrite files that tests compare with")
 // from makes sources of literals.
 func from(file string, env map[string]string, args ...string) Sources {
 	return Sources{
-		Args:   args,
-		Getenv: func(name string) string { return env[name] },
+		Args:    args,
+		Environ: environ(env),
 		ReadFile: func(path string) ([]byte, error) {
 			if path != "config.yaml" {
 				return nil, fmt.Errorf("%s: %w", path, os.ErrNotExist)
@@ -30,6 +30,23 @@ func from(file string, env map[string]string, args ...string) Sources {
 		ReadSecret: ReadSecret,
 		Output:     &bytes.Buffer{},
 	}
+}
+
+func environ(env map[string]string) (list []string) {
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
+// valid loads a configuration for bigMachine, and returns its errors.
+func valid(s Sources) (Config, error) {
+	c, _, err := Load(s)
+	if err == nil {
+		c.Resolve(bigMachine)
+		err = c.Validate()
+	}
+	return c, err
 }
 
 var bigMachine = Machine{MemoryBytes: 64 * GiB, CPUs: 8, UID: 1000, Host: "big"}
@@ -102,7 +119,7 @@ func TestEverySettingCanBeSetInEveryWay(t *testing.T) {
 			"file":        from(s.key()+": "+want+"\n", map[string]string{"SPLICED_CONFIG": "config.yaml"}),
 		} {
 			got, _, err := Load(sources)
-			if err != nil {
+			if err = errors.Join(err, got.loaded.Err()); err != nil {
 				t.Errorf("%s by %s: %v", s.name, way, err)
 				continue
 			}
@@ -119,13 +136,14 @@ func TestEverySettingCanBeSetInEveryWay(t *testing.T) {
 func TestEveryBadSourceIsNamedAtOnce(t *testing.T) {
 	file := "arena: lots\nmax_conections: 4\nworkers: 1\nworkers: 2\nhttp_hosts: {a: b}\n\ntenants:\n- name: a\n\n  quoat: 1\n- {nmae: b, quota: lots}\n"
 	env := map[string]string{"SPLICED_CONFIG": "config.yaml", "SPLICED_LEASE_TTL": "soon"}
-	_, _, err := Load(from(file, env, "-max-leases", "many"))
+	_, err := valid(from(file, env, "-max-leases", "many"))
 	if !errors.Is(err, ErrConfig) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{
-		`line 1: arena: "lots"`, "line 2: max_conections: unknown setting", "line 4: workers: appears twice",
-		"line 5: http_hosts: want a value", "line 7: tenants:", "line 10: unknown key quoat", "line 11: unknown key nmae", `line 11: "lots" is not`,
+		`line 1: arena: "lots"`, "line 2: max_conections: unknown setting: did you mean max_connections?", "line 4: workers: appears twice",
+		"line 5: http_hosts: want a value", `line 10: tenant "a": quoat: unknown key: did you mean quota?`, "line 11: tenant 2: nmae: unknown key: did you mean name?",
+		`line 11: tenant 2: quota: "lots" is not`, "line 11: tenant 2: name: 0 bytes",
 		`SPLICED_LEASE_TTL: "soon" is not a duration`, `-max-leases: "many" is not a whole number`,
 	} {
 		if !strings.Contains(err.Error(), part) {
@@ -148,14 +166,14 @@ func TestOtherBadSources(t *testing.T) {
 		"a null value":          from("arena:\n", nil, "-config", "config.yaml"),
 		"tenants of wrong form": from("tenants: default\n", nil, "-config", "config.yaml"),
 	} {
-		if _, _, err := Load(s); !errors.Is(err, ErrConfig) {
+		if _, err := valid(s); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, _, err := Load(from("", nil, "-help")); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("help: %v", err)
 	}
-	if _, _, err := Load(from("# nothing\n", nil, "-config", "config.yaml")); err != nil {
+	if _, err := valid(from("# nothing\n", nil, "-config", "config.yaml")); err != nil {
 		t.Errorf("a file of comments: %v", err)
 	}
 }
@@ -194,7 +212,7 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
 		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,
 		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "decisions:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
-		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the same salt as "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
+		"tenants[0]: quota: -1", `tenants[1]: name: "a" appears twice`, "tenants[2]: name: 0 bytes", "tenants[2]: token: 2000 bytes",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)
@@ -218,22 +236,18 @@ func TestAFeatureThatIsOffNeedsNothing(t *testing.T) {
 	noDefault := "tenants:\n  - name: search\n  - name: chat\n    salt: chat\n"
 	for name, test := range map[string]struct{ file, on, refused string }{
 		"events of tenants":    {noDefault, "events_bind: 127.0.0.1:5557", `events-tenants: tenant "default" is not configured`},
-		"events of nobody":     {"events_tenants: nobody", "events_bind: 127.0.0.1:5557", `events-tenants: tenant "nobody" is not configured`},
-		"events' two ports":    {"events_replay_bind: 127.0.0.1:5557", "events_bind: 127.0.0.1:5557", "events-replay-bind:"},
-		"GPU memory of one":    {"hbm_client: 2GiB", "hbm_public: 8GiB", "hbm-connections:"},
-		"GPU pages":            {"hbm_page_bytes: 1MiB\nhbm_client: 1MiB", "hbm_public: 8GiB", "hbm-client:"},
-		"admin TLS":            {"admin_tls_cert_file: /etc/cert.pem\nhttp: \"off\"", "http: 127.0.0.1:9400", "admin-tls-cert-file:"},
-		"cluster TLS":          {"cluster_tls_cert: /etc/cert.pem\ncluster_bind: 10.0.0.1:7946\ncluster_insecure: on", "cluster_seeds: node", "cluster-tls-cert:"},
+		"events of nobody":     {"events_tenants: nobody", "events_bind: 127.0.0.1:5557", `events_tenants: tenant "nobody" is not configured`},
+		"events' two ports":    {"events_replay_bind: 127.0.0.1:5557", "events_bind: 127.0.0.1:5557", "events_replay_bind:"},
+		"GPU memory of one":    {"hbm_client: 2GiB", "hbm_public: 8GiB", "hbm_client: does not fit hbm-connections, which was not set: 1GiB"},
+		"GPU pages":            {"hbm_page_bytes: 1MiB\nhbm_client: 1MiB", "hbm_public: 8GiB", "hbm_client:"},
+		"admin TLS":            {"admin_tls_cert_file: /etc/cert.pem\nhttp: \"off\"", "http: 127.0.0.1:9400", "admin_tls_cert_file:"},
+		"cluster TLS":          {"cluster_tls_cert: /etc/cert.pem\ncluster_bind: 10.0.0.1:7946\ncluster_insecure: on", "cluster_seeds: node", "cluster_tls_cert:"},
 		"cluster without keys": {"cluster_bind: 10.0.0.1:7946", "cluster_seeds: node", "cluster-keyring:"},
 		"bucket without keys":  {"object_endpoint: https://s3.example.com", "object_bucket: cold", "object-credentials:"},
 	} {
 		validate := func(file string) error {
-			c, _, err := Load(from(file, nil, "-config", "config.yaml"))
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			c.Resolve(bigMachine)
-			return c.Validate()
+			_, err := valid(from(file, nil, "-config", "config.yaml"))
+			return err
 		}
 		if err := validate(test.file + "\n"); err != nil {
 			t.Errorf("%s, which is off: %v", name, err)
@@ -287,13 +301,13 @@ func TestSizesAreReadAndWrittenExactly(t *testing.T) {
 // it is read again.
 func FuzzFile(f *testing.F) {
 	for _, text := range []string{"", "socket: /run/s\narena: 1GiB\n", "tenants:\n  - name: default\n  - name: b\n    token: xyz\n    quota: 1GiB\n",
-		"allow_gids: [1, 2]\n---\nb: c\n", "a: &a [*a]\n", "tenants: {name: x}\n", "? [x]\n: y\n", "\x00", "tenants:\n  - token_file: /x\n"} {
+		"allow_gids: [1, 2]\n---\nb: c\n", "a: &a [*a]\n", "tenants: {name: x}\n", "tenants: &a [*a]\n", "tenants: [{<<: 1}, {name: {}}, {? [x] : y}]\n", "? [x]\n: y\n", "\x00", "tenants:\n  - token_file: /x\n"} {
 		f.Add(text, "a token")
 	}
 	f.Fuzz(func(t *testing.T, text, token string) {
 		load := func() (Config, error) {
 			c, _, err := Load(Sources{
-				Args: []string{"-config", "file"}, Getenv: func(string) string { return "" }, Output: io.Discard,
+				Args: []string{"-config", "file"}, Output: io.Discard,
 				ReadFile:   func(string) ([]byte, error) { return []byte(text), nil },
 				ReadSecret: func(string) (string, string, error) { return token, "", nil },
 			})

@@ -39,34 +39,39 @@ func (c *Config) EventsReplay() netip.AddrPort {
 	if c.EventsReplayBind.IsValid() || !c.EventsBind.IsValid() {
 		return c.EventsReplayBind
 	}
-	port := c.EventsBind.Port()
+	return NextPort(c.EventsBind)
+}
+
+// NextPort returns an address with the next port; 0, which is any port, stays 0. After 65535 comes 0.
+func NextPort(a netip.AddrPort) netip.AddrPort {
+	port := a.Port()
 	if port != 0 {
 		port++
 	}
-	return netip.AddrPortFrom(c.EventsBind.Addr(), port)
+	return netip.AddrPortFrom(a.Addr(), port)
 }
 
-func (c *Config) checkEvents(v *faults) {
+func (c *Config) checkEvents(v *Faults) {
 	if !c.UsesEvents() {
 		return
 	}
 	for _, name := range c.EventsTenants {
 		if !slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.Name == name }) {
-			v.add("events-tenants", "tenant %.64q is not configured", name)
+			v.Add("events-tenants", "tenant %.64q is not configured", name)
 		}
 	}
 	for name, text := range map[string]string{"events-pod": c.EventsPod, "events-model": c.EventsModel} {
 		if err := plain(text); err != nil {
-			v.add(name, "%v", err)
+			v.Add(name, "%v", err)
 		}
 		if len(text) > 256 || strings.Contains(text, "@") {
-			v.add(name, "%.64q is longer than 256 bytes or contains @", text)
+			v.Add(name, "%.64q is longer than 256 bytes or contains @", text)
 		}
 	}
 	if bind, replay := c.EventsBind, c.EventsReplay(); bind.Port() != 0 && (bind == replay || replay.Port() == 0) {
-		v.add("events-replay-bind", "%v conflicts with events-bind %v", replay, bind)
+		v.Add("events-replay-bind", "%v conflicts with events-bind %v", replay, bind)
 	}
 	if len(c.EventsTenants) == 0 {
-		v.add("events-tenants", "required with events-bind: list the tenants whose prompts may be published")
+		v.Add("events-tenants", "required with events-bind: list the tenants whose prompts may be published")
 	}
 }

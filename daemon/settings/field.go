@@ -18,6 +18,8 @@ type field struct {
 	value flag.Value // sets and prints the field
 	bound string     // unit and range, for operators
 	fault error      // what is wrong with the current value; nil = nothing
+	// others are the settings that the range depends on.
+	others []string
 }
 
 // as replaces the text of the range. In the new text, %s stands for the old one.
@@ -31,6 +33,12 @@ func (f field) unless(special bool) field {
 	if special {
 		f.fault = nil
 	}
+	return f
+}
+
+// with names the settings that the range depends on.
+func (f field) with(others ...string) field {
+	f.others = others
 	return f
 }
 

@@ -76,22 +76,22 @@ func (c *Config) objectEnvironment(getenv func(string) string) {
 }
 
 // checkBucket checks the settings that an object store requires.
-func (c *Config) checkBucket(v *faults) {
+func (c *Config) checkBucket(v *Faults) {
 	if err := object.CheckBucket(c.ObjectBucket); err != nil {
-		v.add("object-bucket", "%v", err)
+		v.Add("object-bucket", "%v", err)
 	}
 	if c.ObjectEndpoint == "" {
-		v.add("object-endpoint", "required with object-bucket: the address of the server, such as https://s3.example.com")
+		v.Add("object-endpoint", "required with object-bucket: the address of the server, such as https://s3.example.com")
 	} else if err := object.CheckEndpoint(c.ObjectEndpoint, c.ObjectPlain); err != nil {
-		v.add("object-endpoint", "%v", err)
+		v.Add("object-endpoint", "%v", err)
 	}
 	if c.ObjectCredentials == "" && (c.ObjectKeys.ID == "" || c.ObjectKeys.Secret == "") {
-		v.add("object-credentials", "no credentials: set a file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+		v.Add("object-credentials", "no credentials: set a file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
 	}
 	if c.ObjectSecret == "" && c.ClusterSecret == "" && (!c.UsesCluster() || c.ClusterKeyring == "") {
-		v.add("object-secret", "required without a cluster keyring, so that others cannot forge objects in the bucket")
+		v.Add("object-secret", "required without a cluster keyring, so that others cannot forge objects in the bucket")
 	}
 	if c.ObjectPrefix == "" || strings.HasPrefix(c.ObjectPrefix, "/") {
-		v.add("object-prefix", "%q is empty or begins with /", c.ObjectPrefix)
+		v.Add("object-prefix", "%q is empty or begins with /", c.ObjectPrefix)
 	}
 }

@@ -41,23 +41,14 @@ func TestWhatABucketNeeds(t *testing.T) {
 		"wrong although it is off":   {args: []string{"-object-bucket=", "-object-queue=1B"}, want: "object-queue:"},
 		"nothing needed while it is": {args: []string{"-object-bucket=", "-object-secret=", "-object-endpoint=", "-object-credentials="}},
 	} {
-		c, _, err := Load(from("", row.env, append(good[:4:4], row.args...)...))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		c.Resolve(bigMachine)
-		if err := c.Validate(); (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
+		if _, err := valid(from("", row.env, append(good[:4:4], row.args...)...)); (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %q", name, err, row.want)
 		}
 	}
 }
 
 func TestAllThatABucketLacksIsTold(t *testing.T) {
-	c, _, err := Load(from("", nil, "-object-bucket=cold-kv"))
-	must(t, err)
-	c.Resolve(bigMachine)
-	err = c.Validate()
+	_, err := valid(from("", nil, "-object-bucket=cold-kv"))
 	for _, name := range []string{"object-endpoint:", "object-credentials:", "object-secret:"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v tells nothing of %s", err, name)

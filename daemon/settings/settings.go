@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/tiering/advise"
 )
@@ -51,34 +53,34 @@ func (c *Config) settings() []setting {
 		{"node", limited(&c.Node, wire.MaxName).as("1 to 256 bytes"), "the host's name",
 			"Name of this node in answers and logs."},
 
-		{"arena", size(&c.Arena, page, 64*TiB).as("bytes, one page to 64TiB"), "a quarter of the memory limit, at most 4GiB",
+		{"arena", size(&c.Arena, page, 64*TiB).as("bytes, one page to 64TiB").with("page-bytes"), "a quarter of the memory limit, at most 4GiB",
 			"Size of the public pool, for segments. If both pools together exceed the memory limit (cgroup and MemAvailable), they are reduced to three quarters of it and readiness reports degraded."},
-		{"private", size(&c.Private, page, 64*TiB).as("bytes, one page to 64TiB"), "an eighth of the memory limit, at most 2GiB",
+		{"private", size(&c.Private, page, 64*TiB).as("bytes, one page to 64TiB").with("page-bytes"), "an eighth of the memory limit, at most 2GiB",
 			"Size of the private pool, for checkpoints."},
 		{"page-bytes", unit(&c.PageBytes, maxPage), "not allowed",
 			"Allocation unit of both pools and of slots."},
 		{"huge-pages", choice(&c.HugePages, "auto", "never", "require"), "not allowed",
 			"Whether the arena uses huge pages."},
-		{"staging", size(&c.Staging, 64*KiB, c.StagingMax).as("bytes, 64KiB to staging-max"), "64MiB, at most a sixteenth of connection-memory",
+		{"staging", size(&c.Staging, 64*KiB, c.StagingMax).as("bytes, 64KiB to staging-max").with("staging-max"), "64MiB, at most a sixteenth of connection-memory",
 			"Staging memory of a connection that requests no size. Allocated on first use."},
 		{"staging-max", size(&c.StagingMax, 64*KiB, TiB), "not allowed",
 			"Maximum staging memory of a connection."},
-		{"slots", size(&c.Slots, page, c.SlotsMax).as("bytes, one page to slots-max"), "256MiB, at most an eighth of connection-memory",
+		{"slots", size(&c.Slots, page, c.SlotsMax).as("bytes, one page to slots-max").with("slots-max", "page-bytes"), "256MiB, at most an eighth of connection-memory",
 			"Slot memory of a connection that requests no size. Allocated on first use."},
-		{"slots-max", size(&c.SlotsMax, page, TiB).as("bytes, one page to 1TiB"), "not allowed",
+		{"slots-max", size(&c.SlotsMax, page, TiB).as("bytes, one page to 1TiB").with("page-bytes"), "not allowed",
 			"Maximum slot memory of a connection."},
-		{"connection-memory", size(&c.ConnectionMemory, c.Staging+c.Slots, 64*TiB).as("bytes, staging + slots to 64TiB"), "three eighths of the memory limit",
+		{"connection-memory", size(&c.ConnectionMemory, c.Staging+c.Slots, 64*TiB).as("bytes, staging + slots to 64TiB").with("staging", "slots", "page-bytes"), "three eighths of the memory limit",
 			"Limit on memory held for all connections: staging, slots and the cost of mapping registered memory (1/512 of it; all of it if the daemon may not use userfaultfd). Beyond it a hello or profile is answered full. Connections of one user get at most three quarters of it, and half of that for registered memory. A connection that asks for more than the defaults gets at most half of the remainder."},
 
-		{"hbm-public", size(&c.HBMPublic, hbmPage, 4*TiB).as("bytes, one hbm-page to 4TiB").unless(c.HBMPublic == 0), "no copies of segments on a GPU",
+		{"hbm-public", size(&c.HBMPublic, hbmPage, 4*TiB).as("bytes, one hbm-page to 4TiB").unless(c.HBMPublic == 0).with("hbm-page-bytes"), "no copies of segments on a GPU",
 			"Memory of each GPU for copies of segments, which also stay in memory or on disk. If this and hbm-private are 0B, no driver is loaded. If a GPU cannot be used, the daemon starts without copies on it."},
-		{"hbm-private", size(&c.HBMPrivate, hbmPage, 4*TiB).as("bytes, one hbm-page to 4TiB").unless(c.HBMPrivate == 0), "no copies of checkpoints on a GPU",
+		{"hbm-private", size(&c.HBMPrivate, hbmPage, 4*TiB).as("bytes, one hbm-page to 4TiB").unless(c.HBMPrivate == 0).with("hbm-page-bytes"), "no copies of checkpoints on a GPU",
 			"Memory of each GPU for copies of checkpoints."},
 		{"hbm-page-bytes", unit(&c.HBMPageBytes, maxPage), "not allowed",
 			"Allocation unit of the GPU pools and of slots on the GPU."},
-		{"hbm-client", size(&c.HBMClient, leastClient, TiB).as("bytes, 256KiB and one hbm-page to 1TiB"), "not allowed",
+		{"hbm-client", size(&c.HBMClient, leastClient, TiB).as("bytes, 256KiB and one hbm-page to 1TiB").with("hbm-page-bytes"), "not allowed",
 			"GPU memory of an attached client, for slots and for data it writes for compose: the maximum, and the default if it requests no size."},
-		{"hbm-connections", size(&c.HBMConnections, leastConnections, 4*TiB).as("bytes, hbm-client to 4TiB"), "not allowed",
+		{"hbm-connections", size(&c.HBMConnections, leastConnections, 4*TiB).as("bytes, hbm-client to 4TiB").with("hbm-client"), "not allowed",
 			"Limit on the client memory of all connections on each GPU, each rounded up to the GPU's page size (usually 2MiB). Beyond it an attach-device is answered full."},
 		{"hbm-device", free(&c.HBMDevices, "all, or a list of UUIDs, as in GPU-8a2f4c1e-..., or of the driver's numbers"), "the only GPU; of several, the first",
 			"GPUs to use, each with the budgets above. nvidia-smi -L lists UUIDs; driver numbers are as this process sees them, which CUDA_VISIBLE_DEVICES and container runtimes change. A GPU that cannot be used is skipped."},
@@ -95,11 +97,11 @@ func (c *Config) settings() []setting {
 			"Directory of the disk tier, used by one daemon only. It is created if its parent exists. If it cannot be used, the daemon serves from memory, reports the reason and retries."},
 		{"disk-create", onOff(&c.DiskCreate), "not allowed",
 			"Whether a missing or empty directory is initialised as a new disk tier at the start. Switch it off for a mounted disk: the tier then stays unavailable until its directory is back. A tier that was once open is never replaced by a new one before the next start."},
-		{"disk-size", size(&c.DiskSize, 2*granule, 1024*TiB).as("bytes, two granules to 1024TiB"), "not allowed",
+		{"disk-size", size(&c.DiskSize, 2*granule, 1024*TiB).as("bytes, two granules to 1024TiB").with("disk-granule"), "not allowed",
 			"Disk budget of segments. Files are created one disk-slab at a time, as needed."},
 		{"disk-private", size(&c.DiskPrivate, 0, 1024*TiB), "checkpoints stay in memory",
 			"Disk budget of checkpoints."},
-		{"disk-slab", size(&c.DiskSlab, 2*granule, TiB).as("bytes, two granules to 1TiB"), "not allowed",
+		{"disk-slab", size(&c.DiskSlab, 2*granule, TiB).as("bytes, two granules to 1TiB").with("disk-granule"), "not allowed",
 			"Size of a slab file, allocated when the file is created. The size is reduced if the disk budgets are smaller."},
 		{"disk-granule", unit(&c.DiskGranule, maxGranule), "not allowed",
 			"Allocation unit on disk; each object wastes less than one unit. Slab files with a different granule are not used."},
@@ -121,7 +123,7 @@ func (c *Config) settings() []setting {
 			"Whether objects that a match finds on disk are read into memory in advance."},
 		{"memory-high", count(&c.MemoryHigh, 1, 100).as("percent of a pool, %s"), "not allowed",
 			"Pool use above which objects that are only in memory are written to disk, least valuable first."},
-		{"memory-low", count(&c.MemoryLow, 1, c.MemoryHigh).as("percent of a pool, 1 to memory-high"), "not allowed",
+		{"memory-low", count(&c.MemoryLow, 1, c.MemoryHigh).as("percent of a pool, 1 to memory-high").with("memory-high"), "not allowed",
 			"Pool use at which these writes stop. Objects that can be dropped without loss count as free."},
 		{"promote-timeout", duration(&c.PromoteTimeout, time.Millisecond, time.Hour), "not allowed",
 			"How long an acquire or load waits for objects on disk or on other nodes, at most seven eighths of its own deadline. Objects that have not arrived by then are misses."},
@@ -162,7 +164,7 @@ func (c *Config) settings() []setting {
 		{"workers", count(&c.Workers, 1, 1024), "one per CPU",
 			"Number of threads that copy, compose and rotate objects in memory."},
 
-		{"request-timeout", duration(&c.RequestTimeout, time.Millisecond, c.MaxRequestTimeout).as("1ms to max-request-timeout"), "not allowed",
+		{"request-timeout", duration(&c.RequestTimeout, time.Millisecond, c.MaxRequestTimeout).as("1ms to max-request-timeout").with("max-request-timeout"), "not allowed",
 			"Deadline of a request that sets none."},
 		{"max-request-timeout", duration(&c.MaxRequestTimeout, time.Millisecond, time.Hour), "not allowed",
 			"Maximum deadline of a request; longer ones are reduced to it."},
@@ -174,7 +176,7 @@ func (c *Config) settings() []setting {
 			"Time for running work to finish when the daemon stops, and again for writing objects that are only in memory to disk."},
 		{"lease-ttl", duration(&c.LeaseTTL, time.Second, 24*time.Hour), "not allowed",
 			"Lifetime of a lease if the request sets none. Leases also end with their connection."},
-		{"max-lease-ttl", duration(&c.MaxLeaseTTL, c.LeaseTTL, 24*time.Hour).as("lease-ttl to 24h"), "not allowed",
+		{"max-lease-ttl", duration(&c.MaxLeaseTTL, c.LeaseTTL, 24*time.Hour).as("lease-ttl to 24h").with("lease-ttl"), "not allowed",
 			"Maximum lifetime of a lease; requests for more are refused."},
 		{"fill-ttl", duration(&c.FillTTL, time.Second, 24*time.Hour), "not allowed",
 			"Maximum time from a reservation to its last commit."},
@@ -195,6 +197,7 @@ type (
 	interval time.Duration
 	idList   []uint32
 	nameList []string
+	truth    bool // as in YAML
 )
 
 func (t *text) String() string         { return string(*t) }
@@ -219,6 +222,15 @@ func (t *toggle) Set(s string) error {
 		*t = false
 	default:
 		return fmt.Errorf("%q is neither on nor off", s)
+	}
+	return nil
+}
+
+func (t *truth) String() string { return strconv.FormatBool(bool(*t)) }
+
+func (t *truth) Set(s string) error {
+	if yaml.Unmarshal([]byte(s), (*bool)(t)) != nil {
+		return fmt.Errorf("%q is neither true nor false", s)
 	}
 	return nil
 }

@@ -10,12 +10,12 @@ func (c *Config) tracingSettings() []setting {
 	}
 }
 
-func (c *Config) checkTracing(v *faults) {
+func (c *Config) checkTracing(v *Faults) {
 	if c.OTLPEndpoint == "" {
 		return
 	}
 	u, err := url.Parse(c.OTLPEndpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(c.OTLPEndpoint) > 2048 {
-		v.add("otlp-endpoint", "%.100q is not an http:// or https:// URL", c.OTLPEndpoint)
+		v.Add("otlp-endpoint", "%.100q is not an http:// or https:// URL", c.OTLPEndpoint)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -41,11 +40,8 @@ func main() { os.Exit(run()) }
 func run() int {
 	config, invocation, err := settings.Load(settings.ProcessSources())
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case err != nil: // help was printed
 		return 0
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "spliced:", err)
-		return exitConfig
 	case invocation.Version:
 		fmt.Printf("spliced %s (commit %s, %s, %s)\n", version, commit, date, runtime.Version())
 		return 0
