@@ -76,6 +76,9 @@ type Daemon struct {
 	level   view.Level
 	every   time.Duration // interval between writes of notes; 0 = note.Every
 
+	peers     *peers // nil = no cluster
+	objectKey []byte // secret of the object store; nil = none
+
 	accelerators []gpuipc.Accelerator // as passed in
 
 	// Set by Run before ready is closed.
@@ -84,7 +87,6 @@ type Daemon struct {
 	gpus     gpu.Devices       // those that the configuration requests
 	disk     *disk.Tier        // nil = none
 	segments *find.Index       // shared by disk and store; nil without a disk
-	peers    *peers            // nil = no cluster
 	events   *events.Publisher // nil = none
 	held     *held.Set         // objects published to peers and events; nil = no listeners
 	object   *object.Store     // nil = no object store
@@ -116,7 +118,8 @@ type Daemon struct {
 	ready   chan struct{}
 }
 
-// New resolves and validates a configuration. It opens nothing; Run does.
+// New resolves and validates a configuration, and reads the files that it names. It opens nothing
+// else; Run does.
 func New(config settings.Config, parts Parts) (*Daemon, error) {
 	m := parts.Machine
 	if m == nil {
@@ -124,12 +127,8 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 		m = &detected
 	}
 	config.Resolve(*m)
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-	short := config.Fit(*m)
 	d := &Daemon{
-		config: config, machine: *m, short: short, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower, level: parts.Level,
+		config: config, machine: *m, build: parts.Build, log: parts.Log, now: parts.Now, lower: parts.Lower, level: parts.Level,
 		tenants: tenantsOf(&config), epoch: newEpoch(),
 		device: parts.Device, ownsDev: parts.Device == nil, accelerators: parts.Accelerators, ready: make(chan struct{}),
 	}
@@ -137,6 +136,10 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 		d.now = time.Now
 	}
 	d.journal = journal.New(d.epoch, journal.DefaultBytes, d.now)
+	if err := d.config.Validate(d.readFiles); err != nil {
+		return nil, err
+	}
+	d.short = d.config.Fit(*m)
 	return d, nil
 }
 
@@ -182,7 +185,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}()
 	rest, err := d.openAdmin()
 	if err != nil {
-		return err
+		return remedied(err)
 	}
 	// Independent of ctx: the background parts serve connections until the last one is closed.
 	background, stopBackground := context.WithCancel(context.Background())
@@ -194,7 +197,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		if errors.Is(err, ctx.Err()) {
 			err = nil // the daemon was asked to end
 		}
-		return errors.Join(err, <-ended)
+		return errors.Join(remedied(err), <-ended)
 	}
 	d.view.Register(d.registry)
 	rest.Show(api.Shown{Node: d.view, Catalogue: d.view, Canaries: d.view, Control: d.view})
@@ -470,9 +473,6 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 			d.closeAdmin()
 		}
 	}()
-	if err = d.openSecrets(); err != nil {
-		return nil, err
-	}
 	d.registry = prometheus.NewRegistry()
 	start := view.NewStart(api.Status{
 		Node: d.config.Node, Version: d.build.Version, BootEpoch: d.epoch, Started: d.started, Socket: d.socket.Path,
@@ -498,7 +498,7 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 	if d.config.HTTP != settings.Off {
 		l, err := net.Listen("tcp", d.config.HTTP)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("http: %w", err)
 		}
 		d.admin = append(d.admin, api.Listener{Listener: d.secrets.listener(l)})
 	}

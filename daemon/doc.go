@@ -45,16 +45,18 @@
 //	view      views for operators: node, catalogue, health, metrics
 //
 // In this package, daemon.go opens, runs and closes the parts in order. store.go and disk.go do so
-// for the store and the disk tier. reload.go reads keys, tokens and certificates again.
+// for the store and the disk tier. reload.go reads keys, tokens and certificates, at the start
+// and again; check.go tries what a start needs.
 //
 // # Start and stop
 //
-// Start: the configuration is resolved, validated and reduced to what fits the machine. Then the
-// parts are opened in this order: socket directory and lock; the admin REST, which reports the part
-// being opened; device; disk tier (its directory is not accessed yet); the GPUs, all concurrently;
-// store and its arenas; watcher; the socket (bind, listen). Then the parts run. First is the disk
-// tier; the start waits briefly until the tier is open and the switched-off profiles are read. Then
-// come watcher, the store's run, accept, and the guard of the socket's path. Then the node is ready.
+// Start: the configuration is resolved, validated with the files that it names, and reduced to what
+// fits the machine. Then the parts are opened in this order: socket directory and lock; the admin
+// REST, which reports the part being opened; device; disk tier (its directory is not accessed yet);
+// the GPUs, all concurrently; store and its arenas; watcher; the socket (bind, listen). Then the
+// parts run. First is the disk tier; the start waits briefly until the tier is open and the
+// switched-off profiles are read. Then come watcher, the store's run, accept, and the guard of the
+// socket's path. Then the node is ready.
 //
 // Stop begins when Run's context ends or a part fails. The node becomes not ready. The listener is
 // closed and its path removed, if that path is still the daemon's own. New requests are answered

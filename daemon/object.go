@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"fmt"
-
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/object"
@@ -10,18 +8,14 @@ import (
 )
 
 // openObject creates the configured object store. It sends no request yet.
-func (d *Daemon) openObject() error {
+func (d *Daemon) openObject() (err error) {
 	c := &d.config
 	if !c.UsesObject() {
 		return nil
 	}
-	secret, err := d.objectSecret()
-	if err != nil {
-		return err
-	}
 	config := object.Config{
 		Endpoint: c.ObjectEndpoint, Bucket: c.ObjectBucket, Prefix: c.ObjectPrefix, Region: c.ObjectRegion,
-		Credentials: c.ObjectCredentials, Keys: c.ObjectKeys, CA: c.ObjectCA, Plain: c.ObjectPlain, Secret: secret,
+		Credentials: c.ObjectCredentials, Keys: c.ObjectKeys, CA: c.ObjectCA, Plain: c.ObjectPlain, Secret: d.objectKey,
 		Device: d.device, Coded: codedParts[c.ObjectCodec], Bytes: int64(c.ObjectSize), Life: c.ObjectLife,
 		BytesPerSecond: int64(c.ObjectWriteBandwidth), QueueBytes: int64(c.ObjectQueue), Requests: c.ObjectRequests,
 		IndexBytes: int64(c.ObjectMemory), ListEvery: c.ObjectListEvery, Now: d.now, Log: d.log,
@@ -42,26 +36,29 @@ const maxSecretBytes = 64 << 10
 
 // objectSecret returns the secret that hides names and authenticates contents in the bucket: the
 // object secret, the cluster secret's file or the cluster's own secret, whichever is set first.
-func (d *Daemon) objectSecret() ([]byte, error) {
+func (d *Daemon) objectSecret(v *settings.Faults) []byte {
 	name, path := "object-secret", d.config.ObjectSecret
 	if path == "" {
 		name, path = "cluster-secret", d.config.ClusterSecret
 	}
 	if path == "" {
+		if d.peers == nil { // the cluster has no secret, which is an error of its own
+			return nil
+		}
 		secret := d.peers.cluster.Secret()
-		return secret[:], nil
+		return secret[:]
 	}
 	secret, warning, err := settings.ReadRegular(path, maxSecretBytes)
-	if err == nil && len(secret) < object.MinSecret {
-		err = fmt.Errorf("%s: %d bytes, at least %d", path, len(secret), object.MinSecret)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", name, err, settings.ErrConfig)
-	}
-	if warning != "" {
+	switch {
+	case v.Has(name): // the cluster reads this file too
+	case err != nil:
+		v.Add(name, "%v", err)
+	case len(secret) < object.MinSecret:
+		v.Add(name, "%s: %d bytes, at least %d", path, len(secret), object.MinSecret)
+	case warning != "" && (name == "object-secret" || d.peers == nil):
 		d.log.Warn().Msg(name + ": " + warning)
 	}
-	return secret, nil
+	return secret
 }
 
 // remote returns the remote tiers of this node: peers before the object store; nil = none.

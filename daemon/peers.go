@@ -40,11 +40,8 @@ type peers struct {
 	numbers map[string]peer.Node // numbers of the members in use, by name
 }
 
-// openPeers creates the parts of the cluster that the store uses. It does not listen yet.
-func (d *Daemon) openPeers() (err error) {
-	if !d.config.UsesCluster() {
-		return nil
-	}
+// newPeers creates this node's part in a cluster, and reads the cluster's files.
+func (d *Daemon) newPeers() (_ *peers, err error) {
 	p := &peers{journal: d.journal, log: d.log, index: index.New(index.Config{}), own: index.NewOwn(d.epoch), known: learning{now: d.now}}
 	p.numbers = map[string]peer.Node{}
 	config := cluster.Of(&d.config)
@@ -53,7 +50,16 @@ func (d *Daemon) openPeers() (err error) {
 	config.Exchange = timed{index.Exchange{Own: p.own, Index: p.index}, d.now, p}
 	config.OnJoin, config.OnLeave, config.OnDoubt, config.BelowTLS = p.joined, p.left, p.doubted, peer.NewCorked
 	if p.cluster, err = cluster.New(config); err != nil {
-		return err
+		return nil, err
+	}
+	return p, nil
+}
+
+// openPeers creates the parts of the cluster that the store uses. It does not listen yet.
+func (d *Daemon) openPeers() (err error) {
+	p := d.peers
+	if p == nil {
+		return nil
 	}
 	secret := p.cluster.Secret()
 	tenants := make([]peer.Tenant, len(d.tenants))
@@ -74,7 +80,6 @@ func (d *Daemon) openPeers() (err error) {
 	if err != nil {
 		return err
 	}
-	d.peers = p
 	return d.openPush()
 }
 
@@ -169,7 +174,9 @@ func (p *peers) close() {
 	if p.taker != nil {
 		p.taker.Close()
 	}
-	p.fetch.Close()
+	if p.fetch != nil {
+		p.fetch.Close()
+	}
 	if p.server != nil {
 		p.server.Close()
 	}

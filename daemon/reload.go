@@ -11,6 +11,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/tiering/object"
 )
 
 // secrets holds the contents of files that can be read again: tokens of tenants, tokens of the
@@ -32,19 +33,28 @@ type material struct {
 // maxPEMBytes is the largest size of a file with a certificate and its chain, or with a key.
 const maxPEMBytes = 1 << 20
 
-// openSecrets reads the files at the start. The tokens of tenants were read with the configuration.
-func (d *Daemon) openSecrets() error {
-	m, r := d.readMaterial(false)
-	if len(r.bad) > 0 {
-		var failed []error
-		for _, f := range r.bad {
-			failed = append(failed, fmt.Errorf("%s: %s", f.Parameter, f.Detail))
-		}
-		return fmt.Errorf("%w: %w", errors.Join(failed...), settings.ErrConfig)
-	}
+// readFiles reads the files that settings name, except the tokens of tenants, which were read with
+// the configuration.
+func (d *Daemon) readFiles(v *settings.Faults) {
+	c := &d.config
+	m, _ := d.readMaterial(false, v)
 	d.secrets.material = *m
 	d.secrets.certificate.Store(m.pair)
-	return nil
+	if c.UsesCluster() {
+		var err error
+		d.peers, err = d.newPeers()
+		if files, ok := errors.AsType[*settings.Faults](err); ok {
+			v.List = append(v.List, files.List...)
+		} else if err != nil && len(v.List) == 0 {
+			v.Add("cluster-seeds", "%v", err)
+		}
+	}
+	if c.UsesObject() {
+		d.objectKey = d.objectSecret(v)
+		if err := object.CheckAuthorities(c.ObjectCA); err != nil {
+			v.Add("object-ca", "%v", err)
+		}
+	}
 }
 
 // listener wraps a listener in TLS, if there is a certificate.
@@ -58,18 +68,10 @@ func (s *secrets) listener(l net.Listener) net.Listener {
 	})
 }
 
-// reading is the result of reading the files.
-type reading struct {
-	read, changed []string
-	bad           []api.Violation
-}
+// reading lists the settings whose files were read, and those whose files have changed.
+type reading struct{ read, changed []string }
 
-// done records the result of reading the file of a setting.
-func (r *reading) done(setting string, changed bool, err error) {
-	if err != nil {
-		r.bad = append(r.bad, api.Violation{Parameter: setting, Detail: err.Error()})
-		return
-	}
+func (r *reading) done(setting string, changed bool) {
 	r.read = append(r.read, setting)
 	if changed {
 		r.changed = append(r.changed, setting)
@@ -77,7 +79,7 @@ func (r *reading) done(setting string, changed bool, err error) {
 }
 
 // readMaterial reads the files. It reads the files of tenants only if the parameter again is true.
-func (d *Daemon) readMaterial(again bool) (*material, *reading) {
+func (d *Daemon) readMaterial(again bool, v *settings.Faults) (*material, *reading) {
 	c, was, r := &d.config, &d.secrets.material, &reading{}
 	m := &material{tenants: slices.Clone(c.Tenants)}
 	secret := func(setting, path string, into *string, before string, least, most int) {
@@ -85,14 +87,16 @@ func (d *Daemon) readMaterial(again bool) (*material, *reading) {
 			return
 		}
 		text, warning, err := settings.ReadSecret(path)
-		if err == nil && (len(text) < least || len(text) > most) {
-			err = fmt.Errorf("%s has %d bytes, want %d to %d", path, len(text), least, most)
-		}
-		if err == nil && warning != "" && text != before {
+		switch {
+		case err != nil:
+			v.Add(setting, "%v", err)
+		case len(text) < least || len(text) > most:
+			v.Add(setting, "%s has %d bytes, want %d to %d", path, len(text), least, most)
+		case warning != "" && text != before:
 			d.log.Warn().Msg(setting + ": " + warning)
 		}
 		*into = text
-		r.done(setting, text != before, err)
+		r.done(setting, text != before)
 	}
 	const least, most = api.MinToken, 4096
 	secret("token-file", c.TokenFile, &m.tokens.Token, was.tokens.Token, least, most)
@@ -104,26 +108,33 @@ func (d *Daemon) readMaterial(again bool) (*material, *reading) {
 			secret(fmt.Sprintf("tenants[%d].token_file", i), t.TokenFile, &t.Token, was.tenants[i].Token, 1, settings.MaxTenantToken)
 		}
 	}
-	if c.AdminTLSCert != "" {
-		pair, pem, err := readPair(c.AdminTLSCert, c.AdminTLSKey)
-		m.pair, m.pem = pair, pem
-		r.done("admin-tls-cert-file", pem != was.pem, err)
+	if c.AdminTLSCert != "" && c.AdminTLSKey != "" {
+		m.pair, m.pem = readPair(c, v)
+		r.done("admin-tls-cert-file", m.pem != was.pem)
 	}
 	return m, r
 }
 
-// readPair reads a certificate and its key. It also returns their text, to detect changes.
-func readPair(certPath, keyPath string) (*tls.Certificate, string, error) {
-	cert, _, err1 := settings.ReadRegular(certPath, maxPEMBytes)
-	key, _, err2 := settings.ReadRegular(keyPath, maxPEMBytes)
-	if err := errors.Join(err1, err2); err != nil {
-		return nil, "", err
+// readPair reads the certificate of the admin REST and its key. It also returns their text, to detect
+// changes.
+func readPair(c *settings.Config, v *settings.Faults) (*tls.Certificate, string) {
+	cert, _, err1 := settings.ReadRegular(c.AdminTLSCert, maxPEMBytes)
+	key, _, err2 := settings.ReadRegular(c.AdminTLSKey, maxPEMBytes)
+	if err1 != nil {
+		v.Add("admin-tls-cert-file", "%v", err1)
+	}
+	if err2 != nil {
+		v.Add("admin-tls-key-file", "%v", err2)
+	}
+	if err1 != nil || err2 != nil {
+		return nil, ""
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return nil, "", fmt.Errorf("%s with %s: %w", certPath, keyPath, err)
+		v.Add("admin-tls-cert-file", "%s with %s: %v", c.AdminTLSCert, c.AdminTLSKey, err)
+		return nil, ""
 	}
-	return &pair, string(cert) + string(key), nil
+	return &pair, string(cert) + string(key)
 }
 
 // Reload reads the files of keys, tokens and certificates again. It puts all of them into use, or
@@ -138,22 +149,23 @@ func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 	s := &d.secrets
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	m, r := d.readMaterial(true)
+	v := &settings.Faults{}
+	m, r := d.readMaterial(true, v)
 	var useCluster func()
 	if d.peers != nil {
-		use, err := d.peers.cluster.Prepare()
-		useCluster = use
+		useCluster = d.peers.cluster.Prepare(v)
 		for _, setting := range d.peers.cluster.Files() {
-			r.done(setting, use != nil, err)
-			if err != nil {
-				break // the error names the file
-			}
+			r.done(setting, useCluster != nil)
 		}
 	}
-	out := api.Reloaded{DryRun: dry, Read: r.read, Changed: r.changed}
-	if len(r.bad) > 0 {
-		return api.Reloaded{DryRun: dry}, api.BadFiles(r.bad)
+	if len(v.List) > 0 {
+		var bad []api.Violation
+		for _, f := range v.List {
+			bad = append(bad, api.Violation{Parameter: f.Setting, Detail: f.Text})
+		}
+		return api.Reloaded{DryRun: dry}, api.BadFiles(bad)
 	}
+	out := api.Reloaded{DryRun: dry, Read: r.read, Changed: r.changed}
 	if dry {
 		return out, nil
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/valyala/fasthttp"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // Cluster is this node's part in a cluster.
@@ -52,11 +54,9 @@ type Cluster struct {
 }
 
 // New validates a configuration and reads its files. It opens and starts nothing. Its errors wrap
-// ErrConfig.
+// settings.ErrConfig; those of files are a *settings.Faults.
 func New(cfg Config) (*Cluster, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+	invalid := cfg.Validate()
 	cfg.fill()
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
@@ -66,11 +66,13 @@ func New(cfg Config) (*Cluster, error) {
 	c.files = reader{&c.cfg, func(text string) {
 		if !warned[text] {
 			warned[text] = true
-			cfg.Log.Warn().Msg("cluster: " + text)
+			cfg.Log.Warn().Msg(text)
 		}
 	}}
-	if err := c.readFiles(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	files := &settings.Faults{}
+	c.readFiles(files)
+	if err := errors.Join(invalid, files.Err()); err != nil {
+		return nil, err
 	}
 	var start [8]byte
 	_, _ = rand.Read(start[:]) // never fails
@@ -83,21 +85,17 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-func (c *Cluster) readFiles() (err error) {
-	if c.material, _, err = c.files.material(nil); err != nil {
-		return err
-	}
+func (c *Cluster) readFiles(v *settings.Faults) {
+	c.material, _ = c.files.material(nil, v)
+	c.secret = c.files.secret(c.material.keys, v)
+	var err error
 	if c.ring, err = newRing(c.material.keys); err != nil {
-		return err
-	}
-	if c.secret, err = c.files.secret(c.material.keys); err != nil {
-		return err
+		v.Add(keyringSetting, "%v", err)
 	}
 	if c.material.id != nil {
 		c.creds = newCredentials(c.cfg.Name, c.cfg.Now)
 		c.creds.current.Store(c.material.id)
 	}
-	return nil
 }
 
 // unfit returns why a live node cannot be used; "" = it can.
@@ -142,7 +140,7 @@ func (c *Cluster) ServerTLS() *tls.Config {
 func (c *Cluster) Listen() error {
 	listener, err := net.Listen("tcp", c.cfg.PeerBind.String())
 	if err != nil {
-		return fmt.Errorf("cluster: peers' port: %w", err)
+		return fmt.Errorf("cluster-peer-bind: %w", err)
 	}
 	c.port = newPort(listener, c.creds, c.serve, c.cfg.Log)
 	c.port.below, c.port.gate.known = c.cfg.BelowTLS, c.knows
@@ -161,7 +159,7 @@ func (c *Cluster) Listen() error {
 	}
 	if err != nil {
 		_ = listener.Close()
-		return fmt.Errorf("cluster: gossip: %w", err)
+		return fmt.Errorf("cluster-bind: %w", err)
 	}
 	local := c.list.LocalNode()
 	addr, _ := netip.AddrFromSlice(local.Addr)

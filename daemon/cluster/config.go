@@ -15,10 +15,6 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// ErrConfig is wrapped by all errors about a Config, and by the errors of New about a file that a
-// Config names.
-var ErrConfig = errors.New("cluster: bad configuration")
-
 // Config configures a Cluster.
 type Config struct {
 	// Name identifies this cluster: 1 to MaxName bytes of printable ASCII. Gossip and certificates with
@@ -133,11 +129,7 @@ func (c *Config) fill() {
 		c.Now = time.Now
 	}
 	if !c.PeerBind.IsValid() && c.Bind.IsValid() {
-		port := c.Bind.Port()
-		if port != 0 {
-			port++ // 65535 wraps to 0, which means any port
-		}
-		c.PeerBind = netip.AddrPortFrom(c.Bind.Addr(), port)
+		c.PeerBind = settings.NextPort(c.Bind)
 	}
 	c.Timing.fill()
 }
@@ -185,7 +177,7 @@ func (c *Config) Validate() error {
 		add("exchange rate %d is negative", c.ExchangeRate)
 	}
 	if len(bad) > 0 {
-		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(bad...))
+		return fmt.Errorf("%w: %w", settings.ErrConfig, errors.Join(bad...))
 	}
 	return nil
 }

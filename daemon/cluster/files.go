@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"time"
 
@@ -33,29 +32,29 @@ type reader struct {
 	warn func(string) // called for a file that is readable by all users
 }
 
-func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
+// read reads the file of a setting; nil = none is set.
+func (r *reader) read(v *settings.Faults, setting, path string, most int64, secret bool) []byte {
 	if path == "" {
-		return nil, nil
+		return nil
 	}
 	data, warning, err := settings.ReadRegular(path, most)
-	if err == nil && secret && warning != "" {
-		r.warn(warning)
+	if err != nil {
+		v.Add(setting, "%v", err)
+	} else if secret && warning != "" {
+		r.warn(setting + ": " + warning)
 	}
-	return data, err
+	return data
 }
 
 // material reads keyring and certificates. The parameter last is the result of the previous call.
 // If the files have the same content as then and no new certificate must be issued, material
-// returns last and false.
-func (r *reader) material(last *material) (m *material, changed bool, err error) {
-	c, now := r.c, r.c.Now()
-	ring, err1 := r.read(c.Keyring, maxKeyringBytes, true)
-	cert, err2 := r.read(c.TLSCert, maxPEMBytes, false)
-	key, err3 := r.read(c.TLSKey, maxPEMBytes, true)
-	ca, err4 := r.read(c.TLSCA, maxPEMBytes, false)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return nil, false, err
-	}
+// returns last and false. It also returns false after an error, which is added to v.
+func (r *reader) material(last *material, v *settings.Faults) (m *material, changed bool) {
+	c, now, before := r.c, r.c.Now(), len(v.List)
+	ring := r.read(v, keyringSetting, c.Keyring, maxKeyringBytes, true)
+	cert := r.read(v, certSetting, c.TLSCert, maxPEMBytes, false)
+	key := r.read(v, keySetting, c.TLSKey, maxPEMBytes, true)
+	ca := r.read(v, caSetting, c.TLSCA, maxPEMBytes, false)
 	m = &material{}
 	sum := sha256.New()
 	for _, part := range [][]byte{ring, cert, key, ca} {
@@ -63,36 +62,45 @@ func (r *reader) material(last *material) (m *material, changed bool, err error)
 		sum.Write(part)
 	}
 	sum.Sum(m.sum[:0])
-	if last != nil && m.sum == last.sum && (last.id == nil || last.id.renew.IsZero() || now.Before(last.id.renew)) {
-		return last, false, nil
+	if len(v.List) == before && last != nil && m.sum == last.sum && (last.id == nil || last.id.renew.IsZero() || now.Before(last.id.renew)) {
+		return last, false
 	}
-	if c.Keyring != "" {
+	var err error
+	if c.Keyring != "" && !v.Has(keyringSetting) {
 		if m.keys, err = parseKeyring(ring); err != nil {
-			return nil, false, fmt.Errorf("%s: %w", c.Keyring, err)
+			v.Add(keyringSetting, "%s: %v", c.Keyring, err)
 		}
 	}
 	switch {
-	case c.TLSCert != "":
+	case len(v.List) > before:
+	case c.TLSCert != "" && c.TLSKey != "" && c.TLSCA != "":
 		if m.id, err = load(cert, key, ca, c.Node, now); err != nil {
-			err = fmt.Errorf("%s, %s and %s: %w", c.TLSCert, c.TLSKey, c.TLSCA, err)
+			v.Add(certSetting, "%s, %s and %s: %v", c.TLSCert, c.TLSKey, c.TLSCA, err)
 		}
 	case c.Keyring != "":
-		m.id, err = issue(m.keys, c.Name, c.Node, now)
+		if m.id, err = issue(m.keys, c.Name, c.Node, now); err != nil {
+			v.Add(keyringSetting, "%v", err)
+		}
 	}
-	return m, err == nil, err
+	return m, len(v.List) == before
 }
 
+// Settings that name files.
+const (
+	keyringSetting = "cluster-keyring"
+	certSetting    = "cluster-tls-cert"
+	keySetting     = "cluster-tls-key"
+	caSetting      = "cluster-tls-ca"
+	secretSetting  = "cluster-secret"
+)
+
 // secret returns the key for names. It reads the file of the key, if there is one.
-func (r *reader) secret(keys [][]byte) (Secret, error) {
-	text, err := r.read(r.c.SecretFile, maxKeyringBytes, true)
-	if err != nil {
-		return Secret{}, err
+func (r *reader) secret(keys [][]byte, v *settings.Faults) Secret {
+	text := bytes.TrimSpace(r.read(v, secretSetting, r.c.SecretFile, maxKeyringBytes, true))
+	if r.c.SecretFile != "" && len(text) < minSecretBytes && !v.Has(secretSetting) {
+		v.Add(secretSetting, "%s: %d bytes, want at least %d", r.c.SecretFile, len(text), minSecretBytes)
 	}
-	text = bytes.TrimSpace(text)
-	if r.c.SecretFile != "" && len(text) < minSecretBytes {
-		return Secret{}, fmt.Errorf("%s: %d bytes, want at least %d", r.c.SecretFile, len(text), minSecretBytes)
-	}
-	return makeSecret(text, keys, r.c.Name), nil
+	return makeSecret(text, keys, r.c.Name)
 }
 
 // watch checks the files for changes until the context ends.
@@ -114,30 +122,31 @@ func (c *Cluster) watch(ctx context.Context) {
 func (c *Cluster) reload() {
 	c.using.Lock()
 	defer c.using.Unlock()
-	m, changed, err := c.files.material(c.material)
-	c.useLocked(m, changed, err)
+	v := &settings.Faults{}
+	m, changed := c.files.material(c.material, v)
+	c.useLocked(m, changed, v.Err())
 }
 
 // Prepare reads and validates the files. It returns a function that puts their content into use;
-// nil = that content is in use already.
-func (c *Cluster) Prepare() (use func(), err error) {
+// nil = that content is in use already, or an error was added to v.
+func (c *Cluster) Prepare(v *settings.Faults) (use func()) {
 	c.using.Lock()
 	defer c.using.Unlock()
-	m, changed, err := c.files.material(c.material)
-	if err != nil || !changed {
-		return nil, err
+	m, changed := c.files.material(c.material, v)
+	if !changed {
+		return nil
 	}
 	return func() {
 		c.using.Lock()
 		defer c.using.Unlock()
 		c.useLocked(m, true, nil)
-	}, nil
+	}
 }
 
 // Files returns the names of the settings that name the files read by this cluster.
 func (c *Cluster) Files() (names []string) {
 	for _, f := range []struct{ name, path string }{
-		{"cluster-keyring", c.cfg.Keyring}, {"cluster-tls-cert", c.cfg.TLSCert}, {"cluster-tls-key", c.cfg.TLSKey}, {"cluster-tls-ca", c.cfg.TLSCA},
+		{keyringSetting, c.cfg.Keyring}, {certSetting, c.cfg.TLSCert}, {keySetting, c.cfg.TLSKey}, {caSetting, c.cfg.TLSCA},
 	} {
 		if f.path != "" {
 			names = append(names, f.name)

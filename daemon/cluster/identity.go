@@ -120,7 +120,7 @@ func shortName(node string) string { return node[:min(len(node), 64)] }
 func load(certificate, key, ca []byte, node string, now time.Time) (*identity, error) {
 	cert, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: certificate and key: %w", err)
+		return nil, fmt.Errorf("certificate and key: %w", err)
 	}
 	id := &identity{cert: cert, roots: x509.NewCertPool()}
 	if err := addAuthorities(id.roots, ca); err != nil {
@@ -130,14 +130,14 @@ func load(certificate, key, ca []byte, node string, now time.Time) (*identity, e
 	for _, der := range cert.Certificate {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
-			return nil, fmt.Errorf("cluster: certificate: %w", err)
+			return nil, fmt.Errorf("certificate: %w", err)
 		}
 		chain = append(chain, c)
 	}
 	id.cert.Leaf = chain[0]
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if err := id.verify(chain, node, use, now); err != nil {
-			return nil, fmt.Errorf("cluster: peers would refuse this certificate: %w", err)
+			return nil, fmt.Errorf("peers would refuse this certificate: %w", err)
 		}
 	}
 	return id, nil
@@ -151,13 +151,13 @@ func addAuthorities(pool *x509.CertPool, text []byte) error {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return fmt.Errorf("cluster: authority %d: %w", n, err)
+			return fmt.Errorf("authority %d: %w", n, err)
 		}
 		pool.AddCert(c)
 		n++
 	}
 	if n == 0 {
-		return errors.New("cluster: no certificate authority in the file")
+		return errors.New("no certificate authority in the file")
 	}
 	return nil
 }

@@ -14,8 +14,6 @@ import (
 // maxKeys is the largest number of keys in a keyring. A key rotation needs two.
 const maxKeys = 16
 
-var errKeyring = errors.New("cluster: keyring is invalid")
-
 // parseKeyring parses one base64 key of 16, 24 or 32 bytes per line. It skips empty lines and lines
 // that begin with #. Its errors do not contain the text of a key.
 func parseKeyring(text []byte) ([][]byte, error) {
@@ -27,22 +25,22 @@ func parseKeyring(text []byte) ([][]byte, error) {
 		}
 		key, err := base64.StdEncoding.AppendDecode(nil, line)
 		if err != nil {
-			return nil, fmt.Errorf("%w: line %d is not base64", errKeyring, i+1)
+			return nil, fmt.Errorf("line %d is not base64", i+1)
 		}
 		if err := memberlist.ValidateKey(key); err != nil {
-			return nil, fmt.Errorf("%w: line %d: %d bytes, want 16, 24 or 32", errKeyring, i+1, len(key))
+			return nil, fmt.Errorf("line %d: %d bytes, want 16, 24 or 32", i+1, len(key))
 		}
 		for _, other := range keys {
 			if bytes.Equal(key, other) {
-				return nil, fmt.Errorf("%w: line %d: duplicate key", errKeyring, i+1)
+				return nil, fmt.Errorf("line %d: duplicate key", i+1)
 			}
 		}
 		if keys = append(keys, key); len(keys) > maxKeys {
-			return nil, fmt.Errorf("%w: more than %d keys", errKeyring, maxKeys)
+			return nil, fmt.Errorf("more than %d keys", maxKeys)
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%w: no key", errKeyring)
+		return nil, errors.New("no key")
 	}
 	return keys, nil
 }

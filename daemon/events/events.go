@@ -162,11 +162,11 @@ func New(cfg Config) (*Publisher, error) {
 func (p *Publisher) Listen(set *held.Set) (err error) {
 	p.set = set
 	if p.pub, err = net.Listen("tcp", p.cfg.Bind); err != nil {
-		return fmt.Errorf("events: %w", err)
+		return fmt.Errorf("events-bind: %w", err)
 	}
 	if p.router, err = net.Listen("tcp", p.cfg.Replay); err != nil {
 		p.pub.Close()
-		return fmt.Errorf("events: %w", err)
+		return fmt.Errorf("events-replay-bind: %w", err)
 	}
 	return nil
 }

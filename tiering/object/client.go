@@ -55,7 +55,7 @@ func newClient(c *Config) (*client, error) {
 	if c.CA != "" {
 		own := &authorities{path: c.CA, dialer: &t.dialer, name: u.Hostname()}
 		if _, err := own.pool(); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("object: authorities: %w: %w", err, tier.ErrInvalid)
 		}
 		t.base.DialTLSContext = own.dial
 	}
@@ -195,6 +195,15 @@ const maxCredentials = 1 << 20
 // maxCA is the most bytes of a file of authorities; a system's file has 200 KiB.
 const maxCA = 4 << 20
 
+// CheckAuthorities returns an error if New would refuse this Config.CA.
+func CheckAuthorities(path string) error {
+	if path == "" {
+		return nil
+	}
+	_, err := (&authorities{path: path}).pool()
+	return err
+}
+
 // pool returns the authorities in the file, or the last ones if the file cannot be read
 // any more.
 func (a *authorities) pool() (*x509.CertPool, error) {
@@ -219,7 +228,7 @@ func (a *authorities) pool() (*x509.CertPool, error) {
 	case err == nil:
 		a.seen, a.last = now, pool
 	case a.last == nil:
-		return nil, fmt.Errorf("object: authorities: %w: %w", err, tier.ErrInvalid)
+		return nil, err
 	}
 	return a.last, nil
 }

@@ -61,6 +61,9 @@ func run() int {
 		return exitConfig
 	}
 	if invocation.Check {
+		for _, problem := range d.Check() {
+			log.Warn().Msg(problem)
+		}
 		fmt.Println("the configuration is valid")
 		return 0
 	}

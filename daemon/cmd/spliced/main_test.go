@@ -53,6 +53,10 @@ func shortDir(t *testing.T) string {
 }
 
 func TestAnswersAndExitCodes(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	taken := listener.Addr().String()
 	for _, test := range []struct {
 		args []string
 		code int
@@ -61,7 +65,13 @@ func TestAnswersAndExitCodes(t *testing.T) {
 		{[]string{"-version"}, 0, "spliced unknown"},
 		{[]string{"-help"}, 0, "-max-connections (SPLICED_MAX_CONNECTIONS)"},
 		{[]string{"-check", "-arena", "8MiB", "-private", "8MiB"}, 0, "the configuration is valid"},
-		{[]string{"-check", "-workers", "-1", "-log-level", "loud"}, exitConfig, "log-level"},
+		{[]string{"-check", "-workers", "-1", "-log-level", "loud", "-token-file", "/no/such/file"}, exitConfig, `bad configuration: -workers: -1 is not between 1 and 1024
+-log-level: "loud" is not one of trace, debug, info, warn, error, disabled
+-token-file: open /no/such/file: no such file or directory
+`},
+		{[]string{"-check", "-arena", "64TiB", "-http", taken}, 0, "memory: arena 64TiB and private"},
+		{[]string{"-check", "-arena", "8MiB", "-private", "8MiB", "-http", taken}, 0, "a start would fail now: http: listen tcp " + taken + ": bind: address already in use: stop the process"},
+		{[]string{"-http", taken, "-admin-socket", "off", "-socket", shortDir(t) + "/s"}, exitFailed, "http: listen tcp " + taken + ": bind: address already in use: stop the process that uses the port, or set another port"},
 		{[]string{"-no-such-flag"}, exitConfig, "no-such-flag"},
 		{[]string{"-http", "off", "-socket", "/no/such/directory/s"}, exitFailed, "/no/such/directory"},
 	} {
