@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
@@ -13,7 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Config is a node's configuration without secrets. The fields before ArenaBytes can change
+// Config is a node's configuration without secrets. The fields before PoolsBytes can change
 // while the daemon runs.
 type Config struct {
 	LogLevel     string           `json:"log_level"`
@@ -25,7 +26,7 @@ type Config struct {
 	// reply to their next report of a request.
 	CanaryShare *float64 `json:"canary_share,omitempty"`
 
-	ArenaBytes int64             `json:"arena_bytes"` // upper bound of PublicBytes and PrivateBytes together, fixed at the start
+	PoolsBytes int64             `json:"pools_bytes"` // upper bound of PublicBytes and PrivateBytes together, fixed at the start
 	Draining   bool              `json:"draining"`
 	Settings   map[string]string `json:"settings"` // settings with which the daemon was started, by name
 }
@@ -63,6 +64,8 @@ func writeConfig(ctx *fasthttp.RequestCtx, c Config) error {
 	ctx.Response.Header.Set("ETag", c.etag())
 	return writeJSON(ctx, c)
 }
+
+const restart = "is fixed at the start: change it in the daemon's settings and restart"
 
 const mergePatch = "application/merge-patch+json"
 
@@ -124,12 +127,11 @@ func patched(c *Config, patch []byte) (Config, error) {
 	}
 	to, err := mergedInto(was, patch)
 	if err != nil {
-		return bad("there is no such configuration: %v", err)
+		return bad("%v", err)
 	}
 	var fixed, wrong []Violation
-	const restart = "is fixed at the start: change it in the daemon's settings and restart"
-	if to.ArenaBytes != c.ArenaBytes {
-		fixed = append(fixed, Violation{"arena_bytes", restart})
+	if to.PoolsBytes != c.PoolsBytes {
+		fixed = append(fixed, Violation{"pools_bytes", restart})
 	}
 	if to.Draining != c.Draining {
 		fixed = append(fixed, Violation{"draining", "is changed with drain"})
@@ -180,6 +182,9 @@ func mergedInto(was, patch []byte) (to Config, err error) {
 		return to, err
 	}
 	if err := json.Unmarshal(text, &to); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			err = fmt.Errorf("%s cannot be a %s", wrong.Field, wrong.Value)
+		}
 		return to, err
 	}
 	if text, err = json.Marshal(&to); err != nil {
@@ -190,7 +195,10 @@ func mergedInto(was, patch []byte) (to Config, err error) {
 		return to, err
 	}
 	if name, found := unknownName(now, known); found {
-		return to, fmt.Errorf("unknown field %q", name)
+		if _, atStart := to.Settings[strings.ReplaceAll(name, "_", "-")]; atStart {
+			return to, fmt.Errorf("%s %s", name, restart)
+		}
+		return to, fmt.Errorf("unknown setting %q: a running daemon can change log_level, public_bytes, private_bytes, quotas.TENANT.quota_bytes and canary_share", name)
 	}
 	return to, nil
 }

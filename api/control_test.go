@@ -39,7 +39,7 @@ func changesConfig(t *testing.T, d document, c *checker, s *served) {
 		{"no such tenant", "", mergePatch, "*", `{"quotas": {"nobody": {"quota_bytes": 5}}}`, 400},
 		{"more than all", "", mergePatch, "*", `{"canary_share": 1.25}`, 400},
 		{"a bad parameter", "when=now", mergePatch, "*", `{}`, 400},
-		{"what is fixed", "", mergePatch, "*", `{"arena_bytes": 1, "draining": true, "settings": {"lease-ttl": "1h", "http": null}}`, 422},
+		{"what is fixed", "", mergePatch, "*", `{"pools_bytes": 1, "draining": true, "settings": {"lease-ttl": "1h", "http": null}}`, 422},
 		{"more than there is", "", mergePatch, "*", `{"public_bytes": 4194304}`, 422},
 	} {
 		headers := []string{"Content-Type", tc.media}

@@ -17,7 +17,7 @@ type fakeControl struct {
 
 func newFakeControl() *fakeControl {
 	return &fakeControl{config: Config{
-		LogLevel: "info", PublicBytes: 1 << 20, PrivateBytes: 1 << 20, ArenaBytes: 1 << 21, Quotas: map[string]Quota{"a": {1 << 10}},
+		LogLevel: "info", PublicBytes: 1 << 20, PrivateBytes: 1 << 20, PoolsBytes: 1 << 21, Quotas: map[string]Quota{"a": {1 << 10}},
 		Settings: map[string]string{"lease-ttl": "1m0s", "http": "off"},
 	}, pins: []Pin{{Key: Digest{5}, Object: "segment", Tenant: "a", Profile: 1, Bytes: 4096, Expires: longAgo, By: "me"}}}
 }
@@ -89,7 +89,7 @@ func (f *fakeControl) Config() (Config, error) {
 func (f *fakeControl) ChangeConfig(to Config, dry bool) (Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if to.PublicBytes+to.PrivateBytes > f.config.ArenaBytes {
+	if to.PublicBytes+to.PrivateBytes > f.config.PoolsBytes {
 		return Config{}, Unsupported("public_bytes", "the arena is smaller")
 	}
 	if !dry {

@@ -42,8 +42,8 @@ func TestAConfigurationIsPatched(t *testing.T) {
 	t.Parallel()
 	share := 0.5
 	was := Config{
-		LogLevel: "info", PublicBytes: 1<<60 + 1, PrivateBytes: 2, ArenaBytes: 3, CanaryShare: &share,
-		Quotas: map[string]Quota{"a": {5}, "B": {6}}, Settings: map[string]string{"x": "<1>"},
+		LogLevel: "info", PublicBytes: 1<<60 + 1, PrivateBytes: 2, PoolsBytes: 3, CanaryShare: &share,
+		Quotas: map[string]Quota{"a": {5}, "B": {6}}, Settings: map[string]string{"x": "<1>", "lease-ttl": "1m0s"},
 	}
 	to, err := patched(&was, []byte(`{"log_level": "debug", "canary_share": null, "quotas": {"a": null, "B": {"quota_bytes": 7}}}`))
 	want := was
@@ -58,13 +58,16 @@ func TestAConfigurationIsPatched(t *testing.T) {
 		`{"log_levels": "debug"}`:               "log_levels",
 		`{"LOG_LEVEL": "debug"}`:                "LOG_LEVEL",
 		`{"log_level": 1}`:                      "log_level",
-		`{"public_bytes": 1.5}`:                 "1.5",
+		`{"public_bytes": 1.5}`:                 "public_bytes cannot be a number 1.5",
+		`{"canary_share": "much"}`:              "canary_share cannot be a string",
+		`{"log_lvl": "debug"}`:                  `unknown setting "log_lvl": a running daemon can change log_level, public_bytes,`,
+		`{"lease_ttl": "1m"}`:                   "lease_ttl is fixed at the start: change it in the daemon's settings and restart",
 		`{"quotas": {"a": {"bytes":1}}}`:        "bytes",
 		`{"quotas": {"a": {"Quota_Bytes":1}}}`:  "quotas.a.Quota_Bytes",
 		`{"quotas": {"b": {"quota_bytes": 1}}}`: "1 bad fields",
 		`{"canary_share": 1.5}`:                 "1 bad fields",
 		`{"settings": {"x": "2"}}`:              "cannot change",
-		`{"arena_bytes": 4}`:                    "cannot change",
+		`{"pools_bytes": 4}`:                    "cannot change",
 	} {
 		if to, err := patched(&was, []byte(patch)); err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("%s: %+v, %v", patch, to, err)

@@ -286,7 +286,7 @@ func allRoutes() []route {
 		}},
 		{patch, "/api/v1/config", "changeConfig", changes, (*Server).patchConfig, operation{
 			summary: "Change the configuration of the running daemon",
-			details: "A merge patch (RFC 7396) of log_level, public_bytes and private_bytes within arena_bytes, the quotas of tenants, and canary_share, " +
+			details: "A merge patch (RFC 7396) of log_level, public_bytes and private_bytes within pools_bytes, the quotas of tenants, and canary_share, " +
 				"which engines learn with the reply to their next report of a request. null removes a quota or canary_share. " +
 				"A pool shrinks as fast as its objects can be evicted. Changes last until the daemon ends.",
 			params: []parameter{

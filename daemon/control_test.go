@@ -277,7 +277,7 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 	r := startParts(t, config, Parts{Level: log})
 	admin, ctx := r.adminClient(t), context.Background()
 	was, etag, err := admin.Config(ctx)
-	if err != nil || was.LogLevel != "warn" || was.PublicBytes != int64(8*settings.MiB) || was.ArenaBytes != int64(12*settings.MiB) || was.Quotas["guarded"].QuotaBytes != int64(4*settings.MiB) || was.Settings["lease-ttl"] != "1m0s" {
+	if err != nil || was.LogLevel != "warn" || was.PublicBytes != int64(8*settings.MiB) || was.PoolsBytes != int64(12*settings.MiB) || was.Quotas["guarded"].QuotaBytes != int64(4*settings.MiB) || was.Settings["lease-ttl"] != "1m0s" {
 		t.Fatalf("%+v, %v", was, err)
 	}
 	patch := map[string]any{

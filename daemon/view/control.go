@@ -137,7 +137,7 @@ func (v *operator) Config() (api.Config, error) {
 	b := v.o.Store.Budgets()
 	c := api.Config{
 		LogLevel: v.o.Config.LogLevel, PublicBytes: b.Public, PrivateBytes: b.Private, Quotas: map[string]api.Quota{},
-		ArenaBytes: v.o.Store.ArenaBytes(), Draining: v.o.Server.Draining(), Settings: v.o.Config.Shown(),
+		PoolsBytes: v.o.Store.ArenaBytes(), Draining: v.o.Server.Draining(), Settings: v.o.Config.Shown(),
 	}
 	if v.o.Level != nil {
 		c.LogLevel = v.o.Level.Level().String()
@@ -163,7 +163,7 @@ func (v *operator) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	}
 	b, err := v.checkBudgets(&was, &to)
 	if err != nil || dry {
-		to.ArenaBytes, to.Draining, to.Settings = was.ArenaBytes, was.Draining, was.Settings
+		to.PoolsBytes, to.Draining, to.Settings = was.PoolsBytes, was.Draining, was.Settings
 		return to, err
 	}
 	if err := v.o.Store.SetBudgets(b); err != nil {

@@ -73,7 +73,11 @@ func printConfig(c *cli.Call, config *api.Config, name []string) error {
 				set, ok = object[key]
 			}
 			if !ok {
-				return fmt.Errorf("unknown setting %q: %w", name[0], api.ErrNotFound)
+				hint := "splicectl config get lists them"
+				if start := strings.ReplaceAll(name[0], "_", "-"); config.Settings[start] != "" {
+					hint = "did you mean settings." + start + "?"
+				}
+				return fmt.Errorf("unknown setting %q; %s", name[0], hint)
 			}
 		}
 	}
@@ -184,7 +188,10 @@ func patchOf(args []string) (json.RawMessage, error) {
 	for _, arg := range args {
 		name, text, ok := strings.Cut(arg, "=")
 		path := settingPath(name)
-		if !ok || slices.Contains(path, "") {
+		if !ok {
+			return nil, cli.Usagef("%s has no value: want %s=VALUE", name, name)
+		}
+		if slices.Contains(path, "") {
 			return nil, cli.Usagef("%q is not NAME=VALUE", arg)
 		}
 		value, err := settingValue(name, text)

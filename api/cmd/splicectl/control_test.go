@@ -97,6 +97,9 @@ func TestTheConfigurationIsShown(t *testing.T) {
 	if out := sees(t, n, cli.ExitOK, "config get quotas.a.b.quota_bytes"); out != "2048 (2 KiB)\n" {
 		t.Errorf("%q", out)
 	}
+	sees(t, n, cli.ExitFailed, "config get arena", `unknown setting "arena"; did you mean settings.arena?`)
+	sees(t, n, cli.ExitFailed, "config get colour", `unknown setting "colour"; splicectl config get lists them`)
+	sees(t, n, cli.ExitUsage, "config set disk-size", "disk-size has no value: want disk-size=VALUE")
 	if out := sees(t, n, cli.ExitOK, "config get public_bytes -o json"); out != "9007199254740993\n" {
 		t.Errorf("%q", out)
 	}

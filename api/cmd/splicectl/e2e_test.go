@@ -91,7 +91,7 @@ func TestDoctorProvesARoundTripOnItsOwnDaemon(t *testing.T) {
 			t.Errorf("%s is %s without a remedy", c.Name, c.State)
 		}
 	}
-	for _, name := range []string{"memfd seals", "socket", "peer credentials", "hello", "arena", "slots", "staging", "layout", "round trip", "clean-up", "admin"} {
+	for _, name := range []string{"memfd seals", "socket", "peer credentials", "hello", "pools", "slots", "staging", "layout", "round trip", "clean-up", "admin"} {
 		if states[name] != doctor.OK {
 			t.Errorf("%s: %q", name, states[name])
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -74,9 +75,12 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 	if len(text) > maxQueryBytes {
 		return fmt.Errorf("the query has more than %d bytes", maxQueryBytes)
 	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return cli.Usagef("the query is empty: name a FILE, or write the query to standard input")
+	}
 	if q.Profile == "" {
 		if segments != "" || q.Tenant != "" || q.BlockTokens != 0 || q.SeamTokens != 0 {
-			return cli.Usagef("without -model the file says all but -nodes")
+			return cli.Usagef("without --model the file says all but --nodes")
 		}
 		limit := q.Limit
 		if err := json.Unmarshal(text, q); err != nil {

@@ -93,6 +93,11 @@ func TestLocateAsksAndShows(t *testing.T) {
 			t.Errorf("%q: exit %d", args, code)
 		}
 	}
+	for _, args := range [][]string{{"locate"}, {"locate", "-model", "m", write("empty", " \n")}} {
+		if code, _, errs := ctl(t, args...); code != cli.ExitUsage || !strings.Contains(errs, "the query is empty: name a FILE, or write the query to standard input") {
+			t.Errorf("%q: exit %d, %s", args, code, errs)
+		}
+	}
 	if code, _, errs := ctl(t, "locate", "-admin", address, query); code != cli.ExitFailed || !strings.Contains(errs, "token") {
 		t.Errorf("without the token: exit %d, %s", code, errs)
 	}

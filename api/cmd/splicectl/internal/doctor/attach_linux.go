@@ -25,7 +25,7 @@ type visit struct {
 	options Options
 	conn    *seqpacket.Conn
 	hello   wire.HelloReply
-	files   []*os.File // arena, slots, staging
+	files   []*os.File // pools, slots, staging
 	gpus    []api.GPU  // as the daemon reports; nil = none, or not reported
 	frame   []byte     // buffer of the hello reply, to whose bytes hello refers
 }
@@ -140,7 +140,7 @@ func (v *visit) call(h *wire.Header, request, reply wire.Message) ([]int, error)
 func checkMemory(_ context.Context, v *visit) []Check {
 	var checks []Check
 	sizes := []uint64{v.hello.ArenaBytes, v.hello.SlotBytes, v.hello.StagingBytes}
-	for i, name := range []string{"arena", "slots", "staging"} {
+	for i, name := range []string{"pools", "slots", "staging"} {
 		checks = append(checks, checkRegion(name, v.files[i], int64(sizes[i]), name == "staging"))
 	}
 	return checks

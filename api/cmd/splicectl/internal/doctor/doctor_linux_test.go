@@ -48,7 +48,7 @@ func TestRegionsThatClientsCouldSpoilAreFailed(t *testing.T) {
 		{"staging that cannot be written", arenaSeals, size, true, Fail, "cannot be mapped"},
 	}
 	for _, r := range rows {
-		got := checkRegion("arena", memfd(t, size, r.seals), r.bytes, r.ours)
+		got := checkRegion("pools", memfd(t, size, r.seals), r.bytes, r.ours)
 		if got.State != r.want || !strings.Contains(got.Detail, r.text) || (got.State == Fail) != (got.Remedy != "") {
 			t.Errorf("%s: %+v", r.name, got)
 		}

@@ -120,7 +120,7 @@ func checkInstructions() Check {
 
 func checkHugePages() Check {
 	const name = "huge pages"
-	const remedy = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (as root) saves page faults in the arena"
+	const remedy = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (as root) saves page faults in the pools"
 	text, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 	if err != nil {
 		return warn(name, remedy, "not offered for shared memory: %v", err)
@@ -141,7 +141,7 @@ func checkMemoryLimit() Check {
 	case !known:
 		return warn(name, "mount /proc and the control group file system", "neither a limit nor the machine's memory can be read")
 	case limit < floor:
-		return warn(name, "raise the container's memory limit, or set a small -arena", "%.1f GiB: less than the default arena wants", float64(limit)/(1<<30))
+		return warn(name, "raise the container's memory limit, or set a small -arena and -private", "%.1f GiB: less than the default pools want", float64(limit)/(1<<30))
 	}
 	return ok(name, "%.1f GiB for this process", float64(limit)/(1<<30))
 }
