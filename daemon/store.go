@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -32,6 +33,9 @@ func (d *Daemon) openStore() (err error) {
 		config.HBM = append(config.HBM, d.hbmConfig(g))
 	}
 	if d.store, err = tiering.Open(config); err != nil {
+		if errors.Is(err, gpuipc.ErrUnavailable) && config.Huge == gpuipc.HugeRequire {
+			return fmt.Errorf("huge-pages: %w", err)
+		}
 		return err
 	}
 	for _, g := range d.gpus.Opened() {
