@@ -23,16 +23,9 @@ func (x *twoTiers) all(c *Session, ps ...piece) []Acquired {
 // start begins an AwaitAcquire of all pieces or none and returns when n rows wait.
 func (x *twoTiers) start(c *Session, n int, ps ...piece) *awaiting {
 	x.Helper()
-	a := &awaiting{done: make(chan struct{})}
 	q := x.acquireQuery(ps...)
 	q.All = true
-	before := x.waiters()
-	go func() {
-		defer close(a.done)
-		a.rows, a.err = c.AwaitAcquire(x.ctx, q, nil)
-	}()
-	x.until("rows wait", func() bool { return x.waiters() == before+n })
-	return a
+	return x.awaitFor(x.ctx, c, n, q)
 }
 
 // bring acquires pieces together, n of which lie below, and waits for them.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -46,108 +45,59 @@ func (b *bench) order(p policy.Eviction) (names []string) {
 	}
 }
 
-// A tenant that gets its first quota late has what it holds in the order in which it
-// would be if it had had one since the start, whatever happens while it is given one.
+// A tenant that gets its first quota late has its objects in the order that they would have if
+// the quota had been there from the start, whatever happens while it is introduced.
 func TestTheOrderUnderAFirstQuota(t *testing.T) {
 	run := func(late bool, seed uint64) ([]string, int) {
-		b := newBench(t, stateful(1), func(c *Config) {
-			if !late {
-				c.Tenants[0].QuotaBytes = 1 << 40
-			}
-		})
-		c, rng := b.NewSession("c"), rand.New(rand.NewPCG(seed, 7))
-		var ps []piece
-		leases := map[int]tier.LeaseID{}
-		ends := map[int]int{} // of prompts
-		act := func() {
-			b.clock.advance(time.Millisecond)
-			switch n := rng.IntN(10); {
-			case n < 3 || len(ps) == 0:
-				p := b.mid(len(ps), 40, 8)
-				b.publish(c, p)
-				ps = append(ps, p)
-			case n < 5:
-				prompt := 1 + rng.IntN(6)
-				if end := ends[prompt]; end < 64 {
-					b.save(c, b.saveQuery(prompt, end+16, end, tier.Exact), end)
-					ends[prompt] = end + 16
-				}
-			case n < 6: // a use of the middle of a chain
-				prompt := 1 + rng.IntN(6)
-				if end := ends[prompt]; end > 16 && b.strippedAt(prompt, 16) == 0 {
-					b.must(c.Release(b.loadPrefix(c, hashOf(prompt, 16), tier.Exact).Lease))
-				}
-			case n < 7:
-				prompt := 1 + rng.IntN(6)
-				if ends[prompt] > 16 && b.strippedAt(prompt, 16) == 0 {
-					b.cat.Mu.Lock()
-					if o := b.node(prompt, 16); o.Ranked == objects.Candidate {
-						b.cat.Objects.Strip(o, decision.ForRoom, nil)
-					}
-					b.cat.Mu.Unlock()
-				}
-			default:
-				i := rng.IntN(len(ps))
-				if id, leased := leases[i]; leased {
-					b.must(c.Release(id))
-					delete(leases, i)
-				} else if b.status(ps[i]).Status == tier.StatusHit {
-					if n == 9 && rng.IntN(4) == 0 {
-						b.must(b.Evict(ps[i].key))
-					} else {
-						leases[i] = b.lease(c, ps[i])
-					}
-				}
-			}
+		o := setup{states: true, ranks: 1, public: 8 << 20, private: 8 << 20, quota: 1 << 40, tenants: 1, segments: 300, checkpoints: 40}
+		if late {
+			o.quota = 0
 		}
-		for range 200 {
+		m := newModel(t, alone, o, seed)
+		act := func() {
+			m.clock.advance(time.Millisecond)
+			m.one()
+		}
+		for range 300 {
 			act()
 		}
 		if late {
-			b.beginQuota(1 << 40)
+			m.beginQuota(1 << 40)
 		}
 		steps := 0
 		for more, n := late, 0; n < 120 || more; n++ {
 			if n < 120 && n%2 == 0 {
 				act()
 			}
-			if more = late && b.catchUp(); more {
+			if more = late && m.catchUp(); more {
 				steps++
 			}
-			if more && b.cat.Objects.Tenants[tenantA].QuotaBytes != 0 {
+			if more && m.cat.Objects.Tenants[tenantA].QuotaBytes != 0 {
 				t.Fatal("a quota counts while the policy lacks objects")
 			}
-			b.audit()
+			m.audit()
 		}
-		if got := b.Budgets().Quotas[tenantA]; got != 1<<40 || b.cat.Objects.Tenants[tenantA].QuotaBytes != got {
+		if got := m.Budgets().Quotas[tenantA]; got != 1<<40 || m.cat.Objects.Tenants[tenantA].QuotaBytes != got {
 			t.Fatalf("a quota of %d", got)
 		}
-		return b.order(b.cat.Objects.Tenants[tenantA].Evict), steps
+		return m.order(m.cat.Objects.Tenants[tenantA].Evict), steps
 	}
 	seeds := uint64(20)
 	if testing.Short() {
 		seeds = 5
 	}
+	between := 0 // steps while something happened
 	for seed := range seeds {
 		want, _ := run(false, seed)
 		got, steps := run(true, seed)
 		if !slices.Equal(want, got) || len(got) < 30 {
-			t.Fatalf("seed %d: leave first to last\n%v\nwant\n%v", seed, got, want)
+			t.Fatalf("seed %d: evicted first to last\n%v\nwant\n%v", seed, got, want)
 		}
-		if steps < 5 {
-			t.Fatalf("seed %d: %d steps, all that happened came after them", seed, steps)
-		}
+		between += steps
 	}
-}
-
-// strippedAt counts a checkpoint if it is stripped, or gone.
-func (b *bench) strippedAt(prompt, end int) int {
-	b.cat.Mu.Lock()
-	defer b.cat.Mu.Unlock()
-	if o := b.node(prompt, end); o == nil || o.Phase != objects.Whole {
-		return 1
+	if between < 5*int(seeds) {
+		t.Fatalf("%d steps in %d runs: nearly all that happened came after them", between, seeds)
 	}
-	return 0
 }
 
 // With many objects a first quota lets others have the lock, and ends though they use more

@@ -140,18 +140,18 @@ func (x *twoAndHBM) wantCopy(p piece, rank int, row Acquired) {
 
 // wantParts compares the parts of a share, and their digests; what lies between them
 // is not copied.
-func (x *twoAndHBM) wantParts(l *profile.Layout, want, got []byte, digests []uint64) {
-	x.Helper()
+func (b *bench) wantParts(l *profile.Layout, want, got []byte, digests []uint64) {
+	b.Helper()
 	chunk := 0
 	for i, part := range l.Parts {
-		a, b := want[part.Off:part.Off+part.Len], got[part.Off:part.Off+part.Len]
-		if string(a) != string(b) {
-			x.Fatalf("part %d has other bytes", i)
+		a := want[part.Off : part.Off+part.Len]
+		if string(a) != string(got[part.Off:part.Off+part.Len]) {
+			b.Fatalf("part %d has other bytes", i)
 		}
 		for ; len(a) > 0; chunk++ {
 			n := min(len(a), gpuipc.ChunkBytes)
 			if digests[chunk] != gpuipc.DigestBytes(a[:n]) {
-				x.Fatalf("part %d: digest %d is another", i, chunk)
+				b.Fatalf("part %d: digest %d is another", i, chunk)
 			}
 			a = a[n:]
 		}

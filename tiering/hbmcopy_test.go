@@ -341,17 +341,6 @@ func TestCopiesYieldBeforeTheDiskForgets(t *testing.T) {
 	x.wantOnDisk(fresh)
 }
 
-// waiting is how many calls wait for promotions, of both kinds.
-func (x *twoAndHBM) waiting() (n int) {
-	n = x.waiters()
-	x.cat.Mu.Lock()
-	defer x.cat.Mu.Unlock()
-	for _, f := range x.hbm.Of(device).Flights.All() {
-		n += f.Waiters()
-	}
-	return n
-}
-
 func TestAwaitAcquireResidentComesUpFromTheDisk(t *testing.T) {
 	x := newTwoAndHBM(t, hybrid(1))
 	below, above := x.mid(1, 64, 8), x.mid(2, 40, 4)

@@ -167,11 +167,7 @@ func TestStrippedStatesComeBackForRows(t *testing.T) {
 	child := x.saveQuery(1, 40, 16, tier.Exact)
 	x.save(x.c, child, 16)
 	x.must(x.c.Release(l.Lease))
-	x.cat.Mu.Lock()
-	_, _ = x.move.Writes.FlushLocked(0, nil)
-	x.cat.Mu.Unlock()
-	x.cat.Launch()
-	x.tier.finishAll()
+	x.writeOut()
 	x.strip(1, 16)
 
 	if m := x.matchPrefix(1, exactOrRows, 20); m.PrefixTokens != 20 || m.PrefixPlace != tier.PlaceDisk {

@@ -1,24 +1,36 @@
 package tiering
 
 import (
-	"errors"
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"reflect"
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
+	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// The model is the store once more, out of slices and maps, with every rule
-// spelled out and nothing kept that can be counted. Random operations go to
-// both; every answer, every status and every account must agree.
+// The model is the store once more, out of slices and maps, with every rule spelled out and no
+// counter kept. Random operations go to both, and after each of them the two must agree.
+//
+// Over memory alone the model predicts all of it: each answer, reason, eviction and byte. With
+// other tiers it asks the store which objects are in memory (observe), and predicts the rest:
+//
+//   - A lookup finds what memory, the lower tier or another node has, and nothing else.
+//   - A lease names the bytes that were published, or that a client of another node published.
+//   - Reservations and leases end as they end over memory alone.
+//   - What was acknowledged is there after a restart. What an operator removed is not.
+//   - A listener is told exactly once of each name that comes, and of each that goes.
+//   - HBM has the copies that the model has, at the same place, and no byte more.
 
 // tiny is a model of a few kilobytes a segment, with each kind of part.
 func tiny(ranks int) profile.Identity {
@@ -45,142 +57,390 @@ func stateful(ranks int) profile.Identity {
 	return id
 }
 
-// modelOptions is one way to set a store up.
-type modelOptions struct {
-	states                bool // of pages: nodes of chains can be stripped
+// setup is one way to set up a store, and the names that clients use.
+type setup struct {
+	states                bool // of several pages: nodes of chains can be stripped
 	ranks                 int
-	page                  int
+	page                  int // 0 = 4096 bytes
 	public, private       int64
-	quota                 int64
-	leases, reservations  int
-	chain                 int
-	lower                 bool // a tier that refuses all: nothing may change by it
+	quota                 int64 // of the first tenant
+	tenants               int   // that own segments; checkpoints are the first's
+	leases, reservations  int   // of a session; 0 = 100
+	chain                 int   // 0 = 16
+	eviction              func() policy.Eviction
 	segments, checkpoints int
+
+	refuses       bool // a lower tier that refuses everything
+	capacity      int64
+	queue         int
+	behind, ahead bool
+	low           float64
+	keeps         bool // the lower tier has room for everything: what was acknowledged must return
+	sink, all     bool // copies are sent to a sink; copies of everything
+
+	devices               int // with HBM
+	copies, prefixes      int // how many of the largest segments and checkpoints a device has room for
+	paid                  int // for how many of the largest segments the quota suffices, over all tiers; 0 = no quota
+	promotions            int // queue of each device
+	hbmPublic, hbmPrivate int64
 }
 
-var modelOptionSets = []modelOptions{
-	{ranks: 1, page: 4096, public: 64 << 10, private: 64 << 10, leases: 100, reservations: 100, chain: 10, segments: 20, checkpoints: 20},
-	{ranks: 2, page: 4096, public: 64 << 10, private: 64 << 10, leases: 8, reservations: 6, chain: 4, segments: 12, checkpoints: 12},
-	{ranks: 2, page: 8192, public: 48 << 10, private: 48 << 10, quota: 40 << 10, leases: 4, reservations: 3, chain: 3, segments: 8, checkpoints: 8},
-	{ranks: 4, page: 4096, public: 200 << 10, private: 100 << 10, quota: 150 << 10, leases: 50, reservations: 20, chain: 5, lower: true, segments: 10, checkpoints: 10},
-	{ranks: 1, page: 16384, public: 160 << 10, private: 0, quota: 60 << 10, leases: 20, reservations: 4, chain: 4, segments: 16, checkpoints: 4},
-	{ranks: 1, page: 4096, public: 0, private: 80 << 10, leases: 20, reservations: 4, chain: 6, segments: 4, checkpoints: 30},
-	{states: true, ranks: 1, page: 4096, public: 200 << 10, private: 400 << 10, leases: 20, reservations: 8, chain: 6, segments: 4, checkpoints: 24},
-	{states: true, ranks: 2, page: 4096, public: 200 << 10, private: 900 << 10, quota: 400 << 10, leases: 8, reservations: 8, chain: 5, segments: 4, checkpoints: 20},
-	{states: true, ranks: 1, page: 8192, public: 200 << 10, private: 400 << 10, leases: 4, reservations: 3, chain: 8, lower: true, segments: 4, checkpoints: 16},
+// tiers is what a store has next to memory. It selects the weights of operations.
+type tiers int
+
+const (
+	alone  tiers = iota // memory, perhaps over a tier that refuses everything
+	lower               // a tier that stalls, fails, refuses and forgets, and perhaps a sink
+	above               // HBM, over a tier that forgets
+	beyond              // another node, over a small tier
+)
+
+var setups = [...][]setup{
+	alone: {
+		{ranks: 1, public: 64 << 10, private: 64 << 10, chain: 10, segments: 20, checkpoints: 20},
+		{ranks: 2, public: 64 << 10, private: 64 << 10, leases: 8, reservations: 6, chain: 4, segments: 12, checkpoints: 12},
+		{ranks: 2, page: 8192, public: 48 << 10, private: 48 << 10, quota: 40 << 10, leases: 4, reservations: 3, chain: 3, segments: 8, checkpoints: 8},
+		{ranks: 4, public: 200 << 10, private: 100 << 10, quota: 150 << 10, leases: 50, reservations: 20, chain: 5, refuses: true, segments: 10, checkpoints: 10},
+		{ranks: 1, page: 16384, public: 160 << 10, private: 0, quota: 60 << 10, leases: 20, reservations: 4, chain: 4, segments: 16, checkpoints: 4},
+		{ranks: 1, public: 0, private: 80 << 10, leases: 20, reservations: 4, chain: 6, segments: 4, checkpoints: 30},
+		{states: true, ranks: 1, public: 200 << 10, private: 400 << 10, leases: 20, reservations: 8, chain: 6, segments: 4, checkpoints: 24},
+		{states: true, ranks: 2, public: 200 << 10, private: 900 << 10, quota: 400 << 10, leases: 8, reservations: 8, chain: 5, segments: 4, checkpoints: 20},
+		{states: true, ranks: 1, page: 8192, public: 200 << 10, private: 400 << 10, leases: 4, reservations: 3, chain: 8, refuses: true, segments: 4, checkpoints: 16},
+	},
+	lower: {
+		{ranks: 1, public: 60 << 10, private: 60 << 10, capacity: 1 << 30, queue: 3, behind: true, ahead: true, keeps: true},
+		{ranks: 2, public: 60 << 10, private: 60 << 10, capacity: 1 << 30, queue: 100, low: 0.3, keeps: true},
+		{ranks: 1, public: 40 << 10, private: 40 << 10, capacity: 60 << 10, queue: 4, behind: true, ahead: true},
+		{ranks: 2, public: 80 << 10, private: 60 << 10, quota: 70 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true},
+		{ranks: 1, public: 60 << 10, private: 60 << 10, quota: 90 << 10, capacity: 70 << 10, queue: 2, low: 0.5, ahead: true},
+		{states: true, ranks: 1, public: 60 << 10, private: 300 << 10, capacity: 1 << 30, queue: 5, behind: true, keeps: true},
+		{states: true, eviction: policy.NewDefault, ranks: 2, public: 60 << 10, private: 700 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true, keeps: true},
+		{states: true, eviction: policy.NewGDSF, ranks: 1, public: 60 << 10, private: 300 << 10, quota: 900 << 10, capacity: 500 << 10, queue: 5, low: 0.5, ahead: true},
+		{sink: true, ranks: 1, public: 80 << 10, private: 80 << 10, capacity: 60 << 10, queue: 4, low: 0.5, ahead: true},
+		{sink: true, ranks: 2, public: 120 << 10, private: 100 << 10, quota: 110 << 10, capacity: 1 << 30, queue: 5, behind: true, ahead: true},
+		{sink: true, all: true, states: true, eviction: policy.NewDefault, ranks: 1, public: 100 << 10, private: 400 << 10, capacity: 300 << 10, queue: 5, low: 0.5, ahead: true},
+	},
+	above: {
+		{ranks: 1, copies: 3, prefixes: 2, promotions: 100, public: 4 << 20, devices: 1},
+		{ranks: 2, copies: 4, prefixes: 2, promotions: 3, public: 800 << 10, devices: 1},
+		{ranks: 1, copies: 20, prefixes: 20, paid: 14, promotions: 100, public: 4 << 20, devices: 1},
+		{ranks: 2, copies: 0, prefixes: 2, promotions: 10, public: 800 << 10, devices: 1},
+		{ranks: 2, copies: 3, prefixes: 2, promotions: 100, public: 4 << 20, devices: 2},
+		{ranks: 1, copies: 20, prefixes: 20, paid: 14, promotions: 3, public: 4 << 20, devices: 2},
+	},
+	beyond: {
+		{ranks: 1, public: 40 << 10, private: 60 << 10, capacity: 40 << 10, behind: true},
+		{ranks: 2, public: 60 << 10, private: 80 << 10, quota: 60 << 10, capacity: 40 << 10},
+	},
 }
 
-// modelObject is a segment or checkpoint of the model.
-type modelObject struct {
-	name     string // of what it is, the same for both kinds of a checkpoint's hash
-	number   int
-	kind     tier.CheckpointKind
-	key      [32]byte
-	tenant   tier.TenantID
-	private  bool
-	end      int
-	begin    int
-	parent   *modelObject
-	depth    int
-	ids      int64 // bytes of token ids
-	pages    int64
-	record   int64
-	states   [2]int64 // what thinning gives back: bytes, bytes of pages
-	stripped bool
-	layout   profile.Layout
-	filling  map[int]*modelFill // by rank, while it is not published
-	until    time.Time
-	linked   bool
-	holds    int // leases
-	stamp    int // when it was used last
-	complete int // ranks
+// group is how often the setups with the same tiers run, and what they have to meet: runs that
+// meet nothing prove nothing.
+type group struct {
+	name                  string
+	tenants               int // of setups that do not say so; 0 = 1
+	segments, checkpoints int
+	seeds, short      uint64 // for each setup
+	steps, shortSteps int
+	want              func(o *setup, seeds uint64, seen *met) map[string]bool // for each setup
+	once              func(seen *met) map[string]uint64                       // for all of them together, not 0
 }
 
-type modelFill struct {
-	object  *modelObject
-	rank    int
-	session int
-	id      tier.ReservationID
-	parts   map[int]bool // committed
-}
-
-type modelLease struct {
-	object *modelObject
-	id     tier.LeaseID
-	rank   int
-	until  time.Time
-}
-
-type modelSession struct {
-	*Session
-	leases []*modelLease
-	fills  []*modelFill
-}
-
-type model struct {
-	*bench
-	o        modelOptions
-	rng      *rand.Rand
-	objects  []*modelObject // whose memory is not free
-	why      map[string]tier.Reason
-	made     map[uint64][]byte // bytes of shares
-	stamps   int
-	sessions []*modelSession
-	step     int
-}
-
-var modelSeeds = flag.Uint64("model.seeds", 8, "seeds of the model test for each set of options")
-
-func TestStoreAgreesWithModel(t *testing.T) {
-	runRandom(t, modelOptionSets, *modelSeeds, 1, 600, 300, runModel, func(o modelOptions, seeds uint64, seen *met) map[string]bool {
-		strips := o.states && !o.lower
+var groups = [...]group{
+	alone: {name: "memory", tenants: 2, seeds: 8, short: 1, steps: 600, shortSteps: 300, want: func(o *setup, seeds uint64, seen *met) map[string]bool {
+		strips := o.states && !o.refuses
 		return map[string]bool{
 			"published": seen.Published >= 10*seeds, "evicted for room": seen.EvictedRoom > 0, "read": seen.Acquired+seen.Loaded >= 3*seeds,
 			"corrupt": seen.Aborted[stats.CauseCorrupt] > 0, "expired": seen.LeasesExpired > 0, "evicted for a quota": o.quota == 0 || seen.EvictedQuota > 0,
-			"refused below": o.lower == (seen.DemotionsRefused > 0),
+			"refused below": o.refuses == (seen.DemotionsRefused > 0),
 			"stripped":      strips == (seen.Stripped > 10 && seen.StrippedFilled > 0 && seen.StrippedDropped > 0),
 		}
-	})
+	}},
+	lower: {name: "lower", segments: 14, checkpoints: 14, seeds: 4, short: 1, steps: 500, shortSteps: 400, once: func(seen *met) map[string]uint64 {
+		return map[string]uint64{
+			"demoted": seen.Demoted, "failed demotions": seen.DemotionsFailed, "refused demotions": seen.DemotionsRefused,
+			"promoted": seen.Promotions[transfer.Done], "corrupt": seen.Promotions[transfer.Corrupt], "unavailable": seen.Promotions[transfer.Unavailable],
+			"written": seen.Written, "failed writes": seen.WritesFailed, "disk hits": seen.HitSegmentsDisk, "prefixes on disk": seen.PrefixHitsDisk,
+			"removed": seen.Removed, "logged": seen.Acknowledged[tier.LevelLogged], "synced": seen.Acknowledged[tier.LevelSynced], "restarts": seen.Restarts,
+			"read ahead": seen.ReadAheadBegun, "trimmed": seen.TrimmedBytes, "returned": seen.Returned,
+			"stripped": seen.Stripped, "stripped and filled": seen.StrippedFilled, "stripped and promoted": seen.StrippedPromoted, "stripped and dropped": seen.StrippedDropped,
+			"copies sent": seen.Offload.Sent, "copies failed": seen.Offload.Failed, "copies too many": seen.Offload.NoRoom,
+		}
+	}},
+	above: {name: "hbm", segments: 8, checkpoints: 6, seeds: 4, short: 1, steps: 400, shortSteps: 250, want: func(o *setup, seeds uint64, seen *met) map[string]bool {
+		p, d := &seen.HBM.Promotions, &seen.HBM.Dropped
+		return map[string]bool{
+			"promoted": p[transfer.Done] >= 5*seeds, "corrupt": p[transfer.Corrupt] > 0, "gone": p[transfer.Gone] > 0, "no room": p[transfer.NoRoom] > 0,
+			"loaded": seen.HBM.Loaded > 0, "acquired": o.copies == 0 || seen.HBM.Acquired > 0, "removed": o.copies == 0 || d[stats.DropRemoved] > 0,
+			"gone with its object": d[stats.DropObject] > 0, "dropped for room": d[stats.DropRoom] > 0 || o.paid > 0,
+			"dropped for a quota": (o.paid > 0) == (d[stats.DropQuota] > 0), "lost": d[stats.DropLost] > 0, "busy": o.promotions >= 5 || seen.HBM.PromotionsBusy > 0,
+		}
+	}},
+	beyond: {name: "remote", segments: 12, checkpoints: 10, seeds: 15, short: 5, steps: 250, shortSteps: 250, once: func(seen *met) map[string]uint64 {
+		f := &seen.Beyond.Fetches
+		return map[string]uint64{
+			"fetched": f[transfer.Done], "corrupt": f[transfer.Corrupt], "gone": f[transfer.Gone], "not found": seen.Beyond.FindMisses,
+			"demoted": seen.Demoted, "trimmed": seen.TrimmedBytes,
+		}
+	}},
 }
 
-func runModel(t *testing.T, o modelOptions, seed uint64, steps int, seen *met) {
-	m := &model{o: o, rng: rand.New(rand.NewPCG(seed, 11)), why: map[string]tier.Reason{}, made: map[uint64][]byte{}}
-	lower := newMapTier(t, nil, 0)
-	lower.refuse = tier.ErrFull
+// operations are what happens to a store, with weights by tiers. Many objects are filled in one
+// go: chance alone hardly ever brings all parts of all ranks together.
+var operations = []struct {
+	weights [4]int // alone, lower, above, beyond
+	do      func(m *model)
+}{
+	{[4]int{38, 20, 12, 22}, func(m *model) { m.fill(m.reserve, m.o.segments) }},
+	{[4]int{40, 13, 10, 11}, func(m *model) { m.fill(m.save, m.o.checkpoints) }},
+	{[4]int{20, 1, 0, 1}, func(m *model) { m.some(m.reserve, m.o.segments) }},
+	{[4]int{18, 1, 0, 1}, func(m *model) { m.some(m.save, m.o.checkpoints) }},
+	{[4]int{22, 2, 0, 2}, (*model).commitOne},
+	{[4]int{2, 1, 0, 1}, (*model).abortOne},
+	{[4]int{18, 14, 0, 11}, func(m *model) { m.some(m.acquire, m.o.segments) }},
+	{[4]int{10, 8, 0, 11}, func(m *model) { m.some(m.load, m.o.checkpoints) }},
+	{[4]int{0, 0, 20, 0}, func(m *model) { m.some(m.acquireCopy, m.o.segments) }},
+	{[4]int{0, 0, 14, 0}, func(m *model) { m.some(m.loadCopy, m.o.checkpoints) }},
+	{[4]int{26, 18, 8, 22}, (*model).releaseOne},
+	{[4]int{4, 2, 2, 11}, (*model).wait},
+	{[4]int{1, 1, 1, 1}, func(m *model) { m.closeSession(m.rng.IntN(len(m.sessions))) }},
+	{[4]int{1, 2, 2, 11}, (*model).removeOne},
+	{[4]int{1, 1, 1, 0}, (*model).stripOne},
+	{[4]int{0, 0, 16, 0}, (*model).promoteCopy},
+	{[4]int{0, 10, 0, 0}, (*model).promoteOne},
+	{[4]int{0, 0, 6, 0}, func(m *model) { m.writeOut(); m.carryOne() }}, // a promotion must not wait for room that is being written
+	{[4]int{0, 0, 3, 0}, (*model).writeOut},
+	{[4]int{0, 0, 0, 11}, func(m *model) { m.push() }},
+	{[4]int{0, 0, 2, 11}, (*model).dropEach},
+	{[4]int{0, 0, 3, 0}, (*model).loseOnDisk},
+	{[4]int{0, 10, 0, 0}, (*model).endWrite},
+	{[4]int{0, 3, 0, 0}, (*model).refuse},
+	{[4]int{0, 2, 0, 0}, func(m *model) { _ = m.clean1() }},
+	{[4]int{0, 1, 0, 0}, (*model).restart},
+}
+
+var modelSeeds = flag.Uint64("model.seeds", 0, "seeds of the model test for each setup; 0 = its own number")
+
+func TestStoreAgreesWithModel(t *testing.T) {
+	for kind, sets := range setups {
+		t.Run(groups[kind].name, func(t *testing.T) { groups[kind].run(t, tiers(kind), sets) })
+	}
+}
+
+// run runs some seeds of each setup, fewer and shorter ones in short tests. A seed always runs
+// the same way: -run with the name of its subtest replays it.
+func (g *group) run(t *testing.T, kind tiers, sets []setup) {
+	seeds, steps := cmp.Or(*modelSeeds, g.seeds), g.steps
+	if testing.Short() {
+		seeds, steps = g.short, g.shortSteps
+	}
+	var all met
+	whole := !testing.Short() // otherwise little may be met, as in a replay
+	for i := range sets {
+		var seen met
+		ran := uint64(0)
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("setup=%d/seed=%d", i, seed), func(t *testing.T) {
+				ran++
+				newModel(t, kind, sets[i], seed).run(t, steps, &seen)
+			})
+		}
+		whole = whole && ran == seeds
+		addUp(reflect.ValueOf(&all).Elem(), reflect.ValueOf(seen))
+		if !whole || g.want == nil {
+			continue
+		}
+		for what, ok := range g.want(&sets[i], seeds, &seen) {
+			if !ok {
+				t.Errorf("setup %d: %d runs did not meet as they should: %s", i, seeds, what)
+			}
+		}
+	}
+	if whole && g.once != nil {
+		for what, n := range g.once(&all) {
+			if n == 0 {
+				t.Errorf("no run met: %s", what)
+			}
+		}
+	}
+}
+
+// met is the sum of what runs met.
+type met struct {
+	stats.Counters
+	Restarts, Returned uint64
+}
+
+func (m *met) add(n stats.Counters) { addUp(reflect.ValueOf(&m.Counters).Elem(), reflect.ValueOf(n)) }
+
+func addUp(sum, n reflect.Value) {
+	switch sum.Kind() {
+	case reflect.Struct:
+		for i := range sum.NumField() {
+			addUp(sum.Field(i), n.Field(i))
+		}
+	case reflect.Array:
+		for i := range sum.Len() {
+			addUp(sum.Index(i), n.Index(i))
+		}
+	default:
+		sum.SetUint(sum.Uint() + n.Uint())
+	}
+}
+
+// model is a store and what is known of it.
+type model struct {
+	*twoTiers // without a tier, if there is only memory
+	kind      tiers
+	o         setup
+	cfg       Config
+	rng       *rand.Rand
+	seen      *met
+	step      int
+	op int
+	unsettled bool // the store has yet to notice something: nothing is compared after this step
+
+	objects  []*modelObject // whose memory is not free
+	why      map[tier.Name]tier.Reason
+	made     map[shareOf][]byte
+	stamps   int
+	runs     int // of an engine, each with other states; counted with HBM only
+	sessions []*modelSession
+	live     map[tier.Name]bool // published, and not removed by an operator since
+	told     *feed
+	universe []*modelObject // descriptions of all names
+	result   MatchResult
+
+	refusing *mapTier                 // nil = none
+	acked    map[tier.Name]tier.Level // told to clients
+	waits    map[*Durable]tier.Name
+	out      *mapSink // nil = none
+
+	twins   []*gpuipctest.Accelerator
+	copies  []*modelCopy
+	dropped uint64 // copies, by quota, as last counted
+
+	far   *apart             // nil = none
+	apart map[tier.Name]bool // published on the other node
+}
+
+// exact reports whether the model predicts what is in memory.
+func (m *model) exact() bool { return m.kind == alone }
+
+func newModel(t *testing.T, kind tiers, o setup, seed uint64) *model {
+	o.page, o.leases, o.reservations, o.chain = cmp.Or(o.page, 4096), cmp.Or(o.leases, 100), cmp.Or(o.reservations, 100), cmp.Or(o.chain, 16)
+	o.tenants = cmp.Or(o.tenants, groups[kind].tenants, 1)
+	o.segments, o.checkpoints = cmp.Or(o.segments, groups[kind].segments), cmp.Or(o.checkpoints, groups[kind].checkpoints)
+	m := &model{
+		kind: kind, o: o, rng: rand.New(rand.NewPCG(seed, 11)), seen: &met{}, why: map[tier.Name]tier.Reason{}, made: map[shareOf][]byte{},
+		live: map[tier.Name]bool{}, acked: map[tier.Name]tier.Level{}, waits: map[*Durable]tier.Name{}, apart: map[tier.Name]bool{},
+	}
 	id := tiny(o.ranks)
 	if o.states {
 		id = stateful(o.ranks)
 	}
-	m.bench = newBench(t, id, func(c *Config) {
-		c.PageBytes, c.PublicBytes, c.PrivateBytes = o.page, o.public, o.private
-		c.Tenants[0].QuotaBytes = o.quota
-		c.MaxLeases, c.MaxReservations, c.MaxChain = o.leases, o.reservations, o.chain
-		c.LeaseTTL, c.FillTTL = 20*time.Second, 30*time.Second
-		if o.lower {
-			c.Lower = lower
+	if kind == above {
+		p, err := profile.New(stateful(o.ranks))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	lower.attach(m.bench, true)
+		m.sizeHBM(p)
+		id = stateful(o.ranks)
+	}
+	switch kind {
+	case alone:
+		m.twoTiers = &twoTiers{bench: newBench(t, id, m.configure)}
+	case lower:
+		m.twoTiers = newTwoTiers(t, id, m.configure)
+	case above:
+		s := newSeveral(t, id, m.configure)
+		m.twoTiers, m.twins = s.twoTiers, s.twins
+	case beyond:
+		m.far = newApart(t, id, m.configure)
+		m.twoTiers = m.far.twoTiers
+	}
+	m.prepare()
+	m.open()
+	return m
+}
+
+// configure sets the store up.
+func (m *model) configure(c *Config) {
+	o := &m.o
+	c.PageBytes, c.PublicBytes, c.PrivateBytes, c.Tenants[0].QuotaBytes = o.page, o.public, o.private, o.quota
+	c.MaxLeases, c.MaxReservations, c.MaxChain = o.leases, o.reservations, o.chain
+	c.LeaseTTL, c.FillTTL = leaseTTL, fillTTL
+	if o.eviction != nil {
+		c.Eviction = o.eviction
+	}
+	m.told = &feed{t: m, held: map[tier.Name]bool{}}
+	c.Held = held.New(m.told)
+	c.WriteBehind, c.ReadAhead, c.LowWater = o.behind, o.ahead, o.low
+	if m.kind != alone {
+		c.HighWater = max(0.7, o.low)
+	}
+	if o.refuses {
+		m.refusing = newMapTier(nil, nil, 0)
+		m.refusing.refuse = tier.ErrFull
+		c.Lower = m.refusing
+	}
+	if o.sink {
+		m.out = &mapSink{entries: map[tier.Name]*sinkEntry{}, most: 3, expect: tier.Hint{Latency: time.Microsecond, BytesPerSecond: farBytes}}
+		c.Outlets = []Outlet{{To: m.out, All: o.all}}
+	}
+	c.HBM = c.HBM[:min(o.devices, len(c.HBM))]
+	for i := range c.HBM {
+		c.HBM[i].PublicBytes, c.HBM[i].PrivateBytes, c.HBM[i].Queue = o.hbmPublic, o.hbmPrivate, o.promotions
+	}
+	m.cfg = *c
+}
+
+func (m *model) open() {
+	m.sessions = nil
 	for range 3 {
 		m.sessions = append(m.sessions, &modelSession{Session: m.NewSession("client")})
 	}
+}
+
+func (m *model) run(t *testing.T, steps int, seen *met) {
+	m.seen = seen
 	for m.step = range steps {
 		m.one()
-		m.compare()
+		if !m.unsettled {
+			m.compare()
+		}
 		if t.Failed() {
 			t.Fatalf("at step %d", m.step)
 		}
 	}
-	for i := range m.sessions {
-		m.closeSession(i)
-	}
-	m.compare()
+	m.end()
 	seen.add(m.Counters())
-	for _, p := range m.Pools() {
-		if p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes != 0 {
-			t.Fatalf("bytes held by nobody: PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes %v, want 0", p.PendingBytes+p.LeasedBytes+p.QuarantinedBytes+p.DemotingBytes)
-		}
+}
+
+// one does one random operation. Then the model takes over what other tiers have moved.
+func (m *model) one() {
+	total := 0
+	for _, op := range operations {
+		total += op.weights[m.kind]
 	}
+	n := m.rng.IntN(total)
+	i := 0
+	for ; n >= operations[i].weights[m.kind]; i++ {
+		n -= operations[i].weights[m.kind]
+	}
+	if m.far != nil {
+		m.trouble()
+	}
+	m.unsettled = false
+	before := m.sources()
+	m.op = i
+	operations[i].do(m)
+	if m.far != nil {
+		m.settle()
+	}
+	m.observe()
+	m.follow(before)
+	m.acknowledge()
 }
 
 func (m *model) fatal(format string, args ...any) {
@@ -188,628 +448,42 @@ func (m *model) fatal(format string, args ...any) {
 	m.Fatalf("step %d: "+format, append([]any{m.step}, args...)...)
 }
 
-// one does one random operation. Half of the time an object is filled in one
-// go: chance alone hardly ever brings all parts of all ranks together.
-func (m *model) one() {
-	i := m.rng.IntN(len(m.sessions))
-	s := m.sessions[i]
-	switch n := m.rng.IntN(200); {
-	case n < 20:
-		m.reserve(i, m.rng.IntN(m.o.segments), m.rng.IntN(m.o.ranks))
-	case n < 38:
-		m.save(i, m.rng.IntN(m.o.checkpoints), m.rng.IntN(m.o.ranks))
-	case n < 60 && len(s.fills) > 0:
-		m.commit(s.fills[m.rng.IntN(len(s.fills))])
-	case n < 62 && len(s.fills) > 0:
-		f := s.fills[m.rng.IntN(len(s.fills))]
-		m.must(s.Abort(f.id))
-		m.kill(f.object)
-	case n < 80:
-		m.acquire(i, m.rng.IntN(m.o.segments), m.rng.IntN(m.o.ranks))
-	case n < 90:
-		m.loadOne(i, m.rng.IntN(m.o.checkpoints), m.rng.IntN(m.o.ranks))
-	case n < 116:
-		m.release(s)
-	case n < 120:
-		m.clock.advance(time.Duration(m.rng.IntN(16)) * time.Second)
-		m.Sweep()
-		due := slices.DeleteFunc(slices.Clone(m.objects), func(o *modelObject) bool {
-			return o.filling == nil || m.clock.now.Before(o.until)
-		})
-		slices.SortStableFunc(due, func(a, b *modelObject) int { return a.until.Compare(b.until) }) // then by age
-		for _, o := range due {
-			m.kill(o)
-		}
-	case n < 121:
+// end checks that nothing is left once all clients and devices have gone.
+func (m *model) end() {
+	if m.kind == lower {
+		m.reopen()
+		m.compare()
+		return
+	}
+	for _, h := range m.hbm {
+		m.lose(h)
+		m.compare()
+	}
+	for i := range m.sessions {
 		m.closeSession(i)
-		m.sessions[i] = &modelSession{Session: m.NewSession("client")}
-	case n < 122:
-		m.remove(m.rng.IntN(m.o.segments))
-	case n < 160:
-		m.fill(func(rank int) { m.reserve(i, m.rng.IntN(m.o.segments), rank) })
-	default:
-		m.fill(func(rank int) { m.save(i, m.rng.IntN(m.o.checkpoints), rank) })
 	}
-}
-
-// fill begins something and then completes one object that is being filled.
-func (m *model) fill(begin func(rank int)) {
-	begin(m.rng.IntN(m.o.ranks))
-	at := slices.IndexFunc(m.objects, func(o *modelObject) bool { return o.filling != nil })
-	if at < 0 {
-		return
+	if m.tier != nil { // what is still moved keeps memory
+		m.writeOut()
+		m.carry()
+		m.observe()
 	}
-	o := m.objects[at]
-	for rank := 0; rank < m.o.ranks && o.filling != nil; rank++ {
-		if o.filling[rank] == nil {
-			m.join(o, rank)
-		}
-		if f := o.filling[rank]; f == nil {
-			return // the session may not hold more
-		}
-		for f := o.filling[rank]; o.filling != nil && len(f.parts) < len(o.layout.Parts); {
-			m.commit(f)
+	m.compare()
+	if len(m.copies) > 0 {
+		m.fatal("%d copies are left", len(m.copies))
+	}
+	for _, p := range m.Pools() {
+		if n := p.PendingBytes + p.LeasedBytes + p.QuarantinedBytes + p.DemotingBytes; n != 0 {
+			m.fatal("%s pool: nothing holds %d bytes, %+v", p.Name, n, p)
 		}
 	}
 }
 
-func (m *model) join(o *modelObject, rank int) {
-	i := m.rng.IntN(len(m.sessions))
-	if o.private {
-		m.save(i, o.number, rank)
-	} else {
-		m.reserve(i, o.number, rank)
-	}
-}
-
-func (m *model) releaseAll(s *modelSession) {
-	for len(s.leases) > 0 {
-		m.drop(s, s.leases[0])
-	}
-}
-
-func (m *model) closeSession(i int) {
-	s := m.sessions[i]
-	s.Close()
-	for len(s.fills) > 0 { // both are in order of ids
-		m.kill(s.fills[0].object)
-	}
-	m.releaseAll(s)
-}
-
-// segment returns segment number n, and what the model knows of it.
-func (m *model) segment(n int) (piece, *modelObject) {
-	tenant := tier.TenantID(1 + n%2)
-	spec, _ := m.profile.MidSpec(24+3*n, 4)
-	if n%3 == 0 {
-		spec.Primer = profile.PrimerID{1}
-	}
-	p := m.pieceOf(tenant, n, spec)
-	begin, count := spec.Interior()
-	return p, m.sized(&modelObject{
-		name: fmt.Sprintf("segment %d", n), number: n, key: p.key, tenant: tenant, begin: begin, end: begin + count, layout: p.layout, depth: 1,
-		ids: 4 * int64(len(p.tokens)),
-	})
-}
-
-func (m *model) sized(o *modelObject) *modelObject {
-	page := int64(m.o.page)
-	o.record = recordOf(m.o.ranks, o.layout)
-	o.pages = (o.layout.Bytes+page-1)/page*page*int64(m.o.ranks) + o.ids
-	if !o.private {
-		return o
-	}
-	for at := int64(0); at < o.layout.Bytes; at += page {
-		end := min(at+page, o.layout.Bytes)
-		if !slices.ContainsFunc(o.layout.Parts, func(part profile.Part) bool {
-			return (part.Kind == profile.PartK || part.Kind == profile.PartV) && part.Off < end && at < part.Off+part.Len
-		}) {
-			o.states[0] += (end - at) * int64(m.o.ranks)
-			o.states[1] += page * int64(m.o.ranks)
-		}
-	}
-	return o
-}
-
-// hasRows: another checkpoint can extend it.
-func (o *modelObject) hasRows() bool { return o.filling == nil || o.stripped }
-
-// find gives the object that lookups see.
-func (m *model) find(name string, kind tier.CheckpointKind) *modelObject {
-	for _, o := range m.objects {
-		if o.linked && o.name == name && o.kind == kind {
-			return o
-		}
-	}
-	return nil
-}
-
-func (m *model) reserve(i, n, rank int) {
-	p, want := m.segment(n)
-	r, err := m.sessions[i].Reserve(&ReserveQuery{Profile: m.id, Tenant: want.tenant, Rank: rank, Key: p.key, Spec: p.spec, Tokens: p.tokens})
-	m.placed(i, rank, want, r, err)
-}
-
-// save extends checkpoint number n/2, in a binary tree, if n is odd or that
-// one is held; kinds alternate.
-func (m *model) save(i, n, rank int) {
-	kind := tier.Exact
-	if n%3 == 2 {
-		kind = tier.Spliced
-	}
-	want := &modelObject{
-		name: fmt.Sprintf("checkpoint %d", n), number: n, kind: kind, private: true, key: treeHash(n), tenant: tenantA, end: 10 + 4*n, depth: 1,
-	}
-	q := &SaveQuery{Profile: m.id, Tenant: tenantA, Rank: rank, Kind: kind, Hash: treeHash(n), Tokens: want.end}
-	if n%4 != 0 {
-		q.Parent = treeHash(n / 2)
-		parent, err := m.parent(n/2, kind)
-		if err == nil && parent.depth >= m.o.chain {
-			err = tier.ErrInvalid
-		}
-		if err != nil {
-			_, got := m.sessions[i].Save(q)
-			if !errors.Is(got, err) {
-				m.fatal("save %s: %v, want %v", want.name, got, err)
-			}
-			return
-		}
-		want.parent, want.begin, want.depth = parent, parent.end, parent.depth+1
-	}
-	want.layout = m.profile.CheckpointLayout(want.end - want.begin)
-	m.sized(want)
-	r, err := m.sessions[i].Save(q)
-	m.placed(i, rank, want, r, err)
-}
-
-func (m *model) parent(n int, kind tier.CheckpointKind) (*modelObject, error) {
-	name := fmt.Sprintf("checkpoint %d", n)
-	exact, spliced := m.find(name, tier.Exact), m.find(name, tier.Spliced)
-	switch {
-	case exact != nil && exact.hasRows():
-		return exact, nil
-	case kind == tier.Spliced && spliced != nil && spliced.hasRows():
-		return spliced, nil
-	case kind == tier.Exact && spliced != nil && spliced.hasRows():
-		return nil, tier.ErrInvalid
-	}
-	return nil, tier.ErrGone
-}
-
-// placed is what a reservation should have answered and done.
-func (m *model) placed(i, rank int, want *modelObject, r Reservation, got error) {
-	m.Helper()
-	o, err := m.place(i, rank, want)
-	if !errors.Is(got, err) || (got == nil) != (err == nil) {
-		m.fatal("%s rank %d: %v, want %v", want.name, rank, got, err)
-	}
-	if err != nil {
-		return
-	}
-	if r.Bytes != o.layout.Bytes {
-		m.fatal("%s: %d bytes, want %d", want.name, r.Bytes, o.layout.Bytes)
-	}
-	f := &modelFill{object: o, rank: rank, session: i, id: r.ID, parts: map[int]bool{}}
-	o.filling[rank] = f
-	m.sessions[i].fills = append(m.sessions[i].fills, f)
-}
-
-func (m *model) place(i, rank int, want *modelObject) (*modelObject, error) {
-	if want.layout.Bytes > m.budget(want)/int64(m.o.ranks) {
-		m.why[want.name] = tier.ReasonRefused
-		return nil, tier.ErrFull // alone in an empty pool
-	}
-	if len(m.sessions[i].fills) >= m.o.reservations {
-		return nil, tier.ErrBusy
-	}
-	if o := m.find(want.name, want.kind); o != nil {
-		if o.stripped && o.filling == nil {
-			if err := m.makeRoom(&modelObject{tenant: o.tenant, private: true, pages: o.states[1]}, o); err != nil {
-				return nil, err
-			}
-			m.resize(o, 1)
-			o.filling, o.until, o.complete = map[int]*modelFill{}, m.clock.now.Add(30*time.Second), 0
-			return o, nil
-		}
-		if o.filling == nil || o.filling[rank] != nil {
-			return nil, tier.ErrExists
-		}
-		return o, nil
-	}
-	if err := m.makeRoom(want, want.parent); err != nil {
-		m.why[want.name] = tier.ReasonRefused
-		return nil, err
-	}
-	want.linked, want.filling, want.until = true, map[int]*modelFill{}, m.clock.now.Add(30*time.Second)
-	m.objects = append(m.objects, want)
-	return want, nil
-}
-
-// resize gives a checkpoint memory for its states, or takes it.
-func (m *model) resize(o *modelObject, sign int64) {
-	o.pages += sign * o.states[1]
-}
-
-// makeRoom finds room for what has the size of want while something is in use.
-func (m *model) makeRoom(want, inUse *modelObject) error {
-	inTenant := func(o *modelObject) bool { return o.tenant == want.tenant }
-	inPool := func(o *modelObject) bool { return o.private == want.private }
-	sum := func(of func(*modelObject) bool, size func(*modelObject) int64) (n int64) {
-		for _, o := range m.objects {
-			if of(o) {
-				n += size(o)
-			}
-		}
-		return n
-	}
-	charge := func(o *modelObject) int64 { return o.pages + o.record }
-	pages := func(o *modelObject) int64 { return o.pages }
-	reclaimable := func(of func(*modelObject) bool) func(*modelObject) bool {
-		return func(o *modelObject) bool { return of(o) && m.reclaimable(o, inUse) }
-	}
-	quota, budget := m.o.quota, m.budget(want)
-	if want.tenant != tenantA || quota == 0 {
-		quota = 1 << 60
-	}
-	if sum(inTenant, charge)+charge(want)-quota > max(0, sum(reclaimable(inTenant), charge)) {
-		return tier.ErrQuota
-	}
-	if sum(inPool, pages)+want.pages-budget > max(0, sum(reclaimable(inPool), pages)) {
-		return tier.ErrFull
-	}
-	for sum(inTenant, charge)+charge(want) > quota {
-		m.evictOldest(inTenant, inUse)
-	}
-	for sum(inPool, pages)+want.pages > budget {
-		m.evictOldest(inPool, inUse)
-	}
-	return nil
-}
-
-// budget is that of the pool, in whole pages.
-func (m *model) budget(o *modelObject) int64 {
-	page, budget := int64(m.o.page), m.o.public
-	if o.private {
-		budget = m.o.private
-	}
-	return budget / page * page
-}
-
-// reclaimable: eviction could free it, after those that extend it. The parent of
-// what room is made for is in use.
-func (m *model) reclaimable(o, parent *modelObject) bool {
-	if o.filling != nil || o.holds > 0 || !o.linked || o == parent {
-		return false
-	}
-	for _, child := range m.objects {
-		if child.parent == o && !m.reclaimable(child, parent) {
-			return false
-		}
-	}
-	return true
-}
-
-// evictOldest evicts or thins what was used longest ago.
-func (m *model) evictOldest(of func(*modelObject) bool, inUse *modelObject) {
-	var oldest *modelObject
-	for _, o := range m.objects {
-		n := m.children(o)
-		may := n == 0 || n == 1 && o.states[1] > 0 && !m.o.lower // a tier that holds nothing
-		if of(o) && m.reclaimable(o, inUse) && !o.stripped && may && (oldest == nil || o.stamp < oldest.stamp) {
-			oldest = o
-		}
-	}
-	if m.children(oldest) == 1 {
-		oldest.stripped = true
-		m.resize(oldest, -1)
-		return
-	}
-	oldest.linked = false
-	m.why[oldest.name] = tier.ReasonEvicted
-	m.free(oldest)
-	m.dropShells(oldest.parent, inUse)
-}
-
-func (m *model) children(o *modelObject) (n int) {
-	for _, child := range m.objects {
-		if child.parent == o {
-			n++
-		}
-	}
-	return n
-}
-
-// dropShells drops stripped nodes that nothing extends any more.
-func (m *model) dropShells(o, inUse *modelObject) {
-	for ; o != nil && o.stripped && o.filling == nil && o != inUse && m.children(o) == 0; o = o.parent {
-		o.linked = false
-		m.why[o.name] = tier.ReasonEvicted
-		m.free(o)
-	}
-}
-
-// free gives back what nothing needs.
-func (m *model) free(o *modelObject) {
-	if !o.linked && o.holds == 0 {
-		m.objects = slices.DeleteFunc(m.objects, func(other *modelObject) bool { return other == o })
-	}
-}
-
-func (m *model) kill(o *modelObject) {
-	for _, f := range o.filling {
-		s := m.sessions[f.session]
-		s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
-	}
-	o.filling = nil
-	if o.stripped {
-		m.resize(o, -1)
-		m.dropShells(o, nil)
-		return
-	}
-	o.linked = false
-	m.why[o.name] = tier.ReasonAborted
-	m.free(o)
-	m.dropShells(o.parent, nil)
-}
-
-// bytesOf is what a rank publishes.
-func (m *model) bytesOf(o *modelObject, rank int) []byte {
-	seed := uint64(o.key[0])<<16 | uint64(o.key[1])<<8 | uint64(o.kind)<<4 | uint64(rank)
-	if m.made[seed] == nil {
-		m.made[seed] = content(&o.layout, seed)
-	}
-	return m.made[seed]
-}
-
-// commit hands over one part: mostly a missing one, sometimes one that was there
-// before, rarely one with a wrong digest.
-func (m *model) commit(f *modelFill) {
-	o, s := f.object, m.sessions[f.session]
-	part := m.rng.IntN(len(o.layout.Parts))
-	for f.parts[part] && m.rng.IntN(4) > 0 {
-		part = (part + 1) % len(o.layout.Parts)
-	}
-	at := o.layout.Parts[part]
-	item := m.item(f.id, part, 0, m.bytesOf(o, f.rank)[at.Off:at.Off+at.Len])
-	wrong := m.rng.IntN(200) == 0
-	if wrong {
-		item.Digests[0]++
-	}
-	got, err := s.Commit(m.ctx, item)
-	switch {
-	case f.parts[part]:
-		if !errors.Is(err, tier.ErrInvalid) {
-			m.fatal("part %d of %s twice: %v", part, o.name, err)
-		}
-		return
-	case wrong && o.stripped && (at.Kind == profile.PartK || at.Kind == profile.PartV):
-		m.must(err) // nobody looks at them
-	case wrong:
-		if !errors.Is(err, tier.ErrCorrupt) {
-			m.fatal("wrong digest: %v", err)
-		}
-		m.kill(o)
-		return
-	case err != nil:
-		m.fatal("commit of %s: %v", o.name, err)
-	}
-	f.parts[part] = true
-	if len(f.parts) == len(o.layout.Parts) {
-		o.complete++
-	}
-	published := got.Published
-	if published != (o.complete == m.o.ranks) {
-		m.fatal("%s: published %v with %d ranks of %d", o.name, published, o.complete, m.o.ranks)
-	}
-	if published {
-		for _, f := range o.filling {
-			s := m.sessions[f.session]
-			s.fills = slices.DeleteFunc(s.fills, func(other *modelFill) bool { return other == f })
-		}
-		o.filling, o.stripped = nil, false
-		m.use(o)
-	}
-}
-
-// use: the object that was asked for, not what it extends.
-func (m *model) use(o *modelObject) {
-	m.stamps++
-	o.stamp = m.stamps
-}
-
-func (m *model) acquire(i, n, rank int) {
-	p, want := m.segment(n)
-	rows, err := m.sessions[i].Acquire(&AcquireQuery{Profile: m.id, Tenant: want.tenant, Rank: rank, Digests: true, Keys: [][32]byte{p.key}}, nil)
-	m.must(err)
-	row := rows[0]
-	o := m.find(want.name, 0)
-	if o == nil || o.filling != nil {
-		if row.Hit || row.Err != nil || row.Reason != m.reason(want.name, o) {
-			m.fatal("acquire %s: hit %v, reason %v, error %v, want a miss for %v", want.name, row.Hit, row.Reason, row.Err, m.reason(want.name, o))
-		}
-		return
-	}
-	if m.leased(i, o, rank, row.Lease, row.Hit, row.Err) && (row.Begin != o.begin || row.Tokens != o.end-o.begin) {
-		m.fatal("acquire %s: %d tokens from %d, want %d from %d", o.name, row.Tokens, row.Begin, o.end-o.begin, o.begin)
-	}
-	if row.Hit {
-		m.sameBytes(o, rank, row.Extents, row.Digests)
-	}
-}
-
-func (m *model) reason(name string, pending *modelObject) tier.Reason {
-	if pending != nil {
-		return tier.ReasonPending
-	}
-	if why, ok := m.why[name]; ok {
-		return why
-	}
-	return tier.ReasonUnknown
-}
-
-// leased books a lease, or the refusal of one too many.
-func (m *model) leased(i int, o *modelObject, rank int, id tier.LeaseID, hit bool, err error) bool {
-	s := m.sessions[i]
-	if len(s.leases) >= m.o.leases {
-		if hit || !errors.Is(err, tier.ErrBusy) {
-			m.fatal("lease %d of %d: %v", len(s.leases)+1, m.o.leases, err)
-		}
-		return false
-	}
-	if !hit || err != nil {
-		m.fatal("lease of %s: hit %v, %v", o.name, hit, err)
-	}
-	s.leases = append(s.leases, &modelLease{object: o, id: id, rank: rank, until: m.clock.now.Add(20 * time.Second)})
-	o.holds++
-	m.use(o)
-	return true
-}
-
-// sameBytes reads what a lease names.
-func (m *model) sameBytes(o *modelObject, rank int, extents []gpuipc.Extent, digests []uint64) {
-	got, want := m.loadShare(extents), m.bytesOf(o, rank)
-	holes := int64(0)
-	if o.stripped && o.filling == nil {
-		holes = o.states[0] / int64(m.o.ranks)
-	}
-	if n := holesOf(extents); n != holes {
-		m.fatal("%s rank %d: holes of %d bytes, want %d", o.name, rank, n, holes)
-	}
-	for i, part := range o.layout.Parts {
-		if o.stripped && part.Kind != profile.PartK && part.Kind != profile.PartV {
-			continue
-		}
-		if string(got[part.Off:part.Off+part.Len]) != string(want[part.Off:part.Off+part.Len]) {
-			m.fatal("%s rank %d: part %d has other bytes", o.name, rank, i)
-		}
-		if digests[i] != gpuipc.DigestBytes(want[part.Off:part.Off+part.Len]) {
-			m.fatal("%s rank %d: part %d has another digest", o.name, rank, i)
-		}
-	}
-}
-
-func (m *model) loadOne(i, n, rank int) {
-	accept := tier.CheckpointKind(1 + m.rng.IntN(3))
-	name := fmt.Sprintf("checkpoint %d", n)
-	l, err := m.sessions[i].Load(&LoadQuery{
-		Profile: m.id, Tenant: tenantA, Rank: rank, Accept: accept, Digests: true, Hash: treeHash(n),
-	})
-	o, why := m.best(name, accept)
-	if o == nil {
-		if l.Hit || err != nil || l.Reason != why {
-			m.fatal("load %s: hit %v, reason %v, error %v, want a miss for %v", name, l.Hit, l.Reason, err, why)
-		}
-		return
-	}
-	if !m.leased(i, o, rank, l.Lease, l.Hit, err) {
-		return
-	}
-	if l.Kind != o.kind || l.Tokens != o.end || len(l.Nodes) != o.depth {
-		m.fatal("load %s: kind %v, %d tokens, %d nodes, want %v, %d, %d", name, l.Kind, l.Tokens, len(l.Nodes), o.kind, o.end, o.depth)
-	}
-	for k := len(l.Nodes) - 1; k >= 0; k, o = k-1, o.parent {
-		if l.Nodes[k].Begin != o.begin || l.Nodes[k].End != o.end {
-			m.fatal("load %s: node %d is [%d, %d), want [%d, %d)", name, k, l.Nodes[k].Begin, l.Nodes[k].End, o.begin, o.end)
-		}
-		m.sameBytes(o, rank, l.Nodes[k].Extents, l.Nodes[k].Digests)
-	}
-}
-
-func (m *model) best(name string, accept tier.CheckpointKind) (*modelObject, tier.Reason) {
-	var found *modelObject
-	seen := map[tier.Reason]bool{}
-	for _, kind := range []tier.CheckpointKind{tier.Exact, tier.Spliced} {
-		switch o := m.find(name, kind); {
-		case o == nil:
-		case o.filling != nil:
-			seen[tier.ReasonPending] = true
-		case o.stripped:
-			seen[tier.ReasonEvicted] = true
-		case kind&accept == 0:
-			seen[tier.ReasonFlagOnly] = true
-		case found == nil:
-			found = o
-		}
-	}
-	for _, why := range []tier.Reason{tier.ReasonFlagOnly, tier.ReasonPending, tier.ReasonEvicted} {
-		if seen[why] && found == nil {
-			return nil, why
-		}
-	}
-	return found, m.reason(name, nil)
-}
-
-func (m *model) release(s *modelSession) {
-	if len(s.leases) == 0 {
-		if err := s.Release(tier.LeaseID(1 << 40)); !errors.Is(err, tier.ErrGone) {
-			m.fatal("release of nothing: %v", err)
-		}
-		return
-	}
-	l := s.leases[m.rng.IntN(len(s.leases))]
-	for _, other := range m.sessions {
-		if other != s && !errors.Is(other.Release(l.id), tier.ErrGone) {
-			m.fatal("another session released lease %d", l.id)
-		}
-	}
-	m.must(s.Release(l.id))
-	m.drop(s, l)
-}
-
-func (m *model) drop(s *modelSession, l *modelLease) {
-	s.leases = slices.DeleteFunc(s.leases, func(other *modelLease) bool { return other == l })
-	l.object.holds--
-	m.free(l.object)
-}
-
-func (m *model) remove(n int) {
-	p, want := m.segment(n)
-	err := m.Evict(p.key)
-	o := m.find(want.name, 0)
-	switch {
-	case o == nil:
-		m.wantErr(err, tier.ErrGone)
-	case o.filling != nil:
-		m.wantErr(err, tier.ErrBusy)
-	default:
-		m.must(err)
-		o.linked = false
-		m.why[o.name] = tier.ReasonRemoved
-		m.free(o)
-	}
-}
-
-// compare checks every status and account.
+// compare checks every account, and what lookups find.
 func (m *model) compare() {
+	if m.kind == above {
+		m.compareCopies()
+	}
 	m.audit()
-	var used [objects.PoolCount]int64
-	for _, o := range m.objects {
-		pool := objects.PublicPool
-		if o.private {
-			pool = objects.PrivatePool
-		}
-		used[pool] += o.pages
-	}
-	for i, p := range m.Pools() {
-		if p.UsedBytes != used[i] {
-			m.fatal("%s pool uses %d bytes, want %d", p.Name, p.UsedBytes, used[i])
-		}
-	}
-	for n := range m.o.segments {
-		p, want := m.segment(n)
-		expect := SegmentStatus{Status: tier.StatusMiss, Reason: m.reason(want.name, nil)}
-		if o := m.find(want.name, 0); o != nil && o.filling != nil {
-			expect = SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
-		} else if o != nil {
-			expect = SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(o.end - o.begin)}
-		}
-		if got := m.statusFor(want.tenant, p); got != expect {
-			m.fatal("%s: status, place, reason and tokens %v, want %v", want.name, got, expect)
-		}
-		if got := m.statusFor(3-want.tenant, p); got.Status != tier.StatusMiss || got.Reason != tier.ReasonUnknown {
-			m.fatal("%s: another tenant sees status %v, reason %v", want.name, got.Status, got.Reason)
-		}
-	}
 	leases, fills := 0, 0
 	for _, s := range m.sessions {
 		leases += len(s.leases)
@@ -820,5 +494,103 @@ func (m *model) compare() {
 	}
 	if n := m.Counters(); n.Leases+n.Quarantined != uint64(leases) {
 		m.fatal("%d leases live and %d in quarantine, want %d together", n.Leases, n.Quarantined, leases)
+	}
+	if m.exact() {
+		var used [objects.PoolCount]int64
+		for _, o := range m.objects {
+			pool := objects.PublicPool
+			if o.private {
+				pool = objects.PrivatePool
+			}
+			used[pool] += o.pages
+		}
+		for i, p := range m.Pools() {
+			if p.UsedBytes != used[i] {
+				m.fatal("%s pool uses %d bytes, want %d", p.Name, p.UsedBytes, used[i])
+			}
+		}
+	}
+	known := 0
+	for _, o := range m.names() {
+		if m.told.held[o.Name] {
+			known++
+		}
+		m.compareLookup(o)
+	}
+	if known != len(m.told.held) {
+		m.fatal("a listener knows %d names, %d of them are used", len(m.told.held), known)
+	}
+}
+
+// lookup returns where a match finds an object, and whether it is pending.
+func (m *model) lookup(t tier.TenantID, o *modelObject) (place tier.Place, pending bool) {
+	m.Helper()
+	q, r := &MatchQuery{Profile: m.id, Tenant: t, Keys: [][32]byte{o.Key}}, &m.result
+	if o.private {
+		q.Keys, q.Accept, q.Positions, q.Prefixes = nil, o.Kind, []uint32{uint32(o.end)}, q.Keys
+	}
+	m.must(m.Match(q, r))
+	if !o.private {
+		return r.Segments[0].Place, r.Segments[0].Status == tier.StatusPending
+	}
+	if (r.PrefixTokens > 0) != (r.PrefixPlace != tier.PlaceNone) {
+		m.fatal("%v: a prefix of %d tokens at place %v", o, r.PrefixTokens, r.PrefixPlace)
+	}
+	return r.PrefixPlace, r.PrefixReason == tier.ReasonPending
+}
+
+// compareLookup checks what a match finds, and what a listener knows.
+func (m *model) compareLookup(want *modelObject) {
+	m.Helper()
+	o, disk, told := m.find(want.Name), m.onDisk(want), m.told.held[want.Name]
+	place, pending := m.lookup(want.tenant, want)
+	if m.exact() && !want.private {
+		expect := SegmentStatus{Status: tier.StatusMiss, Reason: m.reason(want.Name, o)}
+		if o.hit() {
+			expect = SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: uint32(o.end - o.begin)}
+		} else if o != nil {
+			expect.Status = tier.StatusPending
+		}
+		if got := m.result.Segments[0]; got != expect {
+			m.fatal("%v: status, place, reason and tokens %v, want %v", want, got, expect)
+		}
+	}
+	expect := tier.PlaceNone
+	switch {
+	case o.hit():
+		expect = tier.PlaceDRAM
+	case disk && !pending:
+		expect = tier.PlaceDisk
+	case !disk && m.far != nil && place == tier.PlacePeer:
+		expect = tier.PlacePeer
+	}
+	if place != expect && !(place == tier.PlaceNone && m.beingFilled(want)) {
+		m.fatal("%v: place %v, want %v, pending %v, in memory %v, on disk %v", want, place, expect, pending, o.hit(), disk)
+	}
+	if place != tier.PlaceNone && !m.live[want.Name] {
+		m.fatal("%v: a hit, though nobody has published it or an operator has removed it", want)
+	}
+	here := place != tier.PlaceNone && place != tier.PlacePeer
+	if told != here && !(told && (pending || m.beingFilled(want))) { // on disk, and filled again
+		m.fatal("%v: a match finds it %v, a listener knows it %v", want, here, told)
+	}
+	if m.far != nil || (m.step+want.number)%4 > 0 {
+		return // hints are by name alone
+	}
+	if place, pending := m.lookup(3-want.tenant, want); place != tier.PlaceNone || pending || !want.private && m.result.Segments[0].Reason != tier.ReasonUnknown {
+		m.fatal("%v: another tenant finds it at %v, pending %v", want, place, pending)
+	}
+}
+
+// beingFilled reports whether a client fills a checkpoint or one that it extends.
+func (m *model) beingFilled(want *modelObject) bool {
+	for {
+		if o := m.find(want.Name); o != nil && o.filling != nil {
+			return true
+		}
+		if want.base == (tier.Name{}) {
+			return false
+		}
+		want = m.described(true, want.number/2)
 	}
 }

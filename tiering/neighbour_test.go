@@ -206,7 +206,7 @@ func (c *farCopy) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, er
 		return nil, unread
 	}
 	content := &tier.Content{Publisher: c.described.Publisher, Tokens: slices.Clone(c.described.Tokens)}
-	if renumber {
+	if renumber && len(content.Tokens) > 0 {
 		content.Tokens[0]++
 	}
 	for i := range c.described.Shares {
@@ -272,32 +272,6 @@ func (x *apart) fetchAll() (n int) {
 	}
 	x.cat.Launch()
 	return n
-}
-
-// waiters counts the rows that wait, for searches too.
-func (x *apart) waiting() (n int) {
-	x.cat.Mu.Lock()
-	defer x.cat.Mu.Unlock()
-	for _, f := range x.move.Remote.Engine.All() {
-		n += f.Waiters()
-	}
-	for _, f := range x.move.Promotions.Engine.All() {
-		n += f.Waiters()
-	}
-	return n
-}
-
-// awaitFar begins an AwaitAcquire and returns when n rows wait.
-func (x *apart) awaitFar(ctx context.Context, c *Session, n int, ps ...piece) *awaiting {
-	x.Helper()
-	a := &awaiting{done: make(chan struct{})}
-	before := x.waiting()
-	go func() {
-		defer close(a.done)
-		a.rows, a.err = c.AwaitAcquire(ctx, x.acquireQuery(ps...), nil)
-	}()
-	x.until("rows wait", func() bool { return x.waiting() == before+n })
-	return a
 }
 
 // wantFar checks that a match answers peer, with so many tokens.

@@ -156,7 +156,7 @@ func TestWhatLeavesMemoryIsSent(t *testing.T) {
 	if len(x.sink.waiting) != 0 {
 		t.Fatal("it is sent before it leaves")
 	}
-	x.leave()
+	x.dropAll()
 	x.wantMiss(p, tier.ReasonEvicted)
 	if n := x.Pools()[0]; n.UsedBytes != x.cost(p) || n.DemotingBytes != x.cost(p) {
 		t.Fatalf("its memory is not kept: %+v", n)
@@ -176,25 +176,11 @@ func TestWhatLeavesMemoryIsSent(t *testing.T) {
 		t.Fatalf("%+v", n)
 	}
 	x.publish(x.c, p)
-	x.leave() // and there it is already
+	x.dropAll() // and there it is already
 	if n := x.Counters().Offload; n.Sent != 2 || n.SentBytes != uint64(2*p.layout.Bytes+4*64) || x.sink.takeAll() != 0 {
 		t.Fatalf("%+v", n)
 	}
 	x.wantUsed(0, 0)
-}
-
-// leave evicts all that may leave.
-func (x *sinking) leave() {
-	x.Helper()
-	x.cat.Mu.Lock()
-	for _, p := range x.cat.Objects.Pools {
-		for p.Used > p.Pinned {
-			x.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
-		}
-	}
-	x.cat.Mu.Unlock()
-	x.cat.Launch()
-	x.audit()
 }
 
 func TestWhatOthersHaveOrIsNotWorthItIsNotSent(t *testing.T) {
@@ -203,10 +189,10 @@ func TestWhatOthersHaveOrIsNotWorthItIsNotSent(t *testing.T) {
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sink.entries[tier.Name{Key: p.key}] = &sinkEntry{}
 	x.publish(x.c, p)
-	x.leave()
+	x.dropAll()
 	x.sink.expect.Latency = time.Second
 	x.publish(x.c, q)
-	x.leave()
+	x.dropAll()
 	if n := x.Counters().Offload; n.Offered != 0 || n.Elsewhere != 1 || n.NotWorth != 1 {
 		t.Fatalf("%+v", n)
 	}
@@ -218,7 +204,7 @@ func TestAMatchTellsApartWhatLiesInAStore(t *testing.T) {
 	x.sink.hinted = true
 	p := x.mid(1, 64, 8)
 	x.publish(x.c, p)
-	x.leave()
+	x.dropAll()
 	x.sink.takeAll()
 	if got := x.status(p); got.Place != tier.PlacePeer || got.Tokens != 48 {
 		t.Fatalf("%+v", got)
@@ -248,7 +234,7 @@ func TestWhatIsUsedAgainIsSentWhileItStays(t *testing.T) {
 		t.Fatal("it is sent twice")
 	}
 	x.wantHit(p)
-	x.leave()
+	x.dropAll()
 	x.wantUsed(0, 0)
 }
 
@@ -343,7 +329,7 @@ func TestASinkThatRefusesOrFailsCostsTheCopyOnly(t *testing.T) {
 			c.set(x.sink)
 			p := x.mid(1, 64, 8)
 			x.publish(x.c, p)
-			x.leave()
+			x.dropAll()
 			x.sink.takeAll()
 			if c.count(x) != 1 || x.Counters().Offload.Sent != 0 {
 				t.Fatalf("%+v", x.Counters().Offload)
@@ -380,7 +366,7 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 		t.Fatalf("in the order %v", x.sink.order)
 	}
 	x.audit()
-	x.leave()
+	x.dropAll()
 	if n := x.Counters().Offload; n.Elsewhere != 2 || x.sink.takeAll() != 0 {
 		t.Fatalf("%+v", n)
 	}
@@ -395,14 +381,14 @@ func TestACheckpointIsNotSentWithoutWhatItExtends(t *testing.T) {
 		x.save(x.c, x.saveQuery(1, end[0], end[1], tier.Exact), end[1])
 	}
 	x.sink.spoil = errors.New("reset")
-	x.leave()
+	x.dropAll()
 	if n := x.sink.takeAll(); n != 1 {
 		t.Fatalf("%d nodes are sent", n)
 	}
 	if n := x.Counters().Offload; n.Failed != 1 || n.Sent != 0 || n.Sending != 0 {
 		t.Fatalf("%+v", n)
 	}
-	x.leave()
+	x.dropAll()
 	x.sink.takeAll()
 	x.wantUsed(0, 0)
 }
@@ -525,11 +511,7 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	t.Cleanup(func() { last.takeAll() })
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.publish(x.c, p)
-	x.cat.Mu.Lock()
-	_, _ = x.move.Writes.FlushLocked(0, nil)
-	x.cat.Mu.Unlock()
-	x.cat.Launch()
-	x.tier.finishAll() // p is on disk as well
+	x.writeOut() // p is on disk as well
 	x.publish(x.c, q)
 	offer := func(p piece, why move.Occasion) (how move.Verdict) {
 		x.cat.Mu.Lock()

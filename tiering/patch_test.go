@@ -17,18 +17,8 @@ func copied(t *testing.T) (x *twoTiers, want []byte) {
 	x = newTwoTiers(t, stateful(1))
 	want = x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)[0]
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
-	x.writeDown()
+	x.writeOut()
 	return x, want
-}
-
-// writeDown has the lower tier write what is only in memory.
-func (x *twoTiers) writeDown() {
-	x.Helper()
-	x.cat.Mu.Lock()
-	_, _ = x.move.Writes.FlushLocked(0, nil)
-	x.cat.Mu.Unlock()
-	x.cat.Launch()
-	x.tier.finishAll()
 }
 
 // wantPromoted promotes the first checkpoint and compares its states, and the

@@ -7,19 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// awaitPlanned is awaitFar of what another node has computed for this one.
+// awaitPlanned is await of what another node has computed for this one.
 func (x *apart) awaitPlanned(n int, ps ...piece) *awaiting {
 	x.Helper()
-	a := &awaiting{done: make(chan struct{})}
-	before := x.waiting()
 	q := x.acquireQuery(ps...)
 	q.Planned = true
-	go func() {
-		defer close(a.done)
-		a.rows, a.err = x.c.AwaitAcquire(x.ctx, q, nil)
-	}()
-	x.until("rows wait", func() bool { return x.waiting() == before+n })
-	return a
+	return x.awaitFor(x.ctx, x.c, n, q)
 }
 
 // What was planned is fetched though computing it would take less, and though it was not
@@ -34,13 +27,13 @@ func TestPlannedIsFetchedWhateverItCosts(t *testing.T) {
 			var others *awaiting
 			switch how {
 			case "after an answer":
-				a := x.awaitFar(x.ctx, x.c, 1, p)
+				a := x.await(x.ctx, 1, p)
 				x.seekAll()
 				if row := x.end(a)[0]; row.Hit || row.Reason != tier.ReasonRefused {
 					t.Fatalf("%+v", row)
 				}
 			case "while it is looked for":
-				others = x.awaitFar(x.ctx, x.NewSession("other"), 1, p)
+				others = x.awaitFor(x.ctx, x.NewSession("other"), 1, x.acquireQuery(p))
 			}
 			a := x.awaitPlanned(1, p)
 			x.seekAll()

@@ -74,13 +74,7 @@ func TestAwaitAnswersHitsMissesAndPromotionsInOrder(t *testing.T) {
 	disk, memory, none := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8)
 	x.sink(disk)
 	x.publish(x.c, memory)
-	dst := []Acquired{{Bytes: 77}} // rows are appended
-	a := &awaiting{done: make(chan struct{})}
-	go func() {
-		defer close(a.done)
-		a.rows, a.err = x.c.AwaitAcquire(x.ctx, x.acquireQuery(memory, none, disk), dst)
-	}()
-	x.until("a row waits", func() bool { return x.waiters() == 1 })
+	a := x.awaitFor(x.ctx, x.c, 1, x.acquireQuery(memory, none, disk), Acquired{Bytes: 77}) // rows are appended
 	x.carry()
 	rows := x.end(a)
 	if len(rows) != 4 || rows[0].Bytes != 77 || rows[2].Hit || rows[2].Reason != tier.ReasonUnknown {

@@ -113,9 +113,9 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 		for i := range 4 {
 			x.sink(x.mid(i, 64, 8))
 		}
-		p0 := x.mid(0, 64, 8)
+		mem, disk := takes(t)
 		tenant := x.cat.Objects.Tenants[tenantA]
-		tenant.QuotaBytes = x.below(p0) + p0.charge()
+		tenant.QuotaBytes = disk + mem
 		return x, tenant
 	}
 	x, tenant := over()
@@ -151,15 +151,14 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 	x.audit()
 }
 
-// below is what mapTier takes for a segment of one rank.
-func (x *twoTiers) below(p piece) int64 {
-	return 100 + (p.layout.Bytes+511)/512*512
+// takes is what memory and mapTier take for a segment of 64 tokens, of one rank.
+func takes(t *testing.T) (mem, disk int64) {
+	p := b0(t).mid(0, 64, 8)
+	return p.charge(), 100 + (p.layout.Bytes+511)/512*512
 }
 
 func TestQuotaSpansBothTiers(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem := p0.charge()
-	disk := (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	limit := 3*mem + disk // and two copies below leave less than one more takes in memory
 	x := newTwoTiers(t, hybrid(1), quota(limit), writeBehind)
 	one, two, three := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8)
@@ -187,8 +186,7 @@ func TestQuotaSpansBothTiers(t *testing.T) {
 }
 
 func TestQuotaOverBothTiersIsExactToTheByte(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	for _, row := range []struct {
 		quota   int64
 		written int64
@@ -207,8 +205,7 @@ func TestQuotaOverBothTiersIsExactToTheByte(t *testing.T) {
 
 // Memory pays only for what the lower tier cannot.
 func TestQuotaIsPaidFromTheSlowestTierUp(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	x := newTwoTiers(t, hybrid(1), quota(mem+disk))
 	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sink(one)
@@ -225,8 +222,7 @@ func TestQuotaIsPaidFromTheSlowestTierUp(t *testing.T) {
 }
 
 func TestWhatCannotFitAQuotaCostsNothing(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	x := newTwoTiers(t, hybrid(1), quota(mem+disk))
 	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sink(one)
@@ -240,8 +236,7 @@ func TestWhatCannotFitAQuotaCostsNothing(t *testing.T) {
 
 // To bring something up must not push out the very thing.
 func TestPromotionDoesNotTrimWhatItPromotes(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	for _, row := range []struct {
 		quota int64
 		fits  bool
@@ -264,8 +259,7 @@ func TestPromotionDoesNotTrimWhatItPromotes(t *testing.T) {
 // Nor may it push it out where the tenant's other entries cannot go, since they
 // are being read.
 func TestPromotionUnderATightQuotaKeepsItsEntryWhileAnotherIsRead(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	x := newTwoTiers(t, hybrid(1), quota(2*disk+mem-1))
 	wanted, read := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sinkBelowQuota(wanted) // the less recently used one
@@ -295,8 +289,7 @@ func (x *twoTiers) sinkBelowQuota(p piece) {
 }
 
 func TestPromotionTrimsOthers(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	mem, disk := p0.charge(), (&twoTiers{}).below(p0)
+	mem, disk := takes(t)
 	x := newTwoTiers(t, hybrid(1), quota(2*disk+mem-1))
 	old, wanted := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sinkBelowQuota(wanted) // the less recently used one
@@ -310,8 +303,7 @@ func TestPromotionTrimsOthers(t *testing.T) {
 
 // A tier that comes up late may hold more than a tenant's quota.
 func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	disk := (&twoTiers{}).below(p0)
+	_, disk := takes(t)
 	x := newTwoTiers(t, hybrid(1), quota(1<<40))
 	for i := range 4 {
 		x.sink(x.mid(i, 64, 8))

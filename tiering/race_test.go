@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -21,6 +23,7 @@ import (
 // little memory. Each client has staging and slots of its own.
 type crowdTest struct {
 	*bench
+	twin      *gpuipctest.Accelerator // whose copies are read instead of memory; lost in the middle
 	pieces    []piece
 	contents  [][2][]byte // by piece and rank
 	published atomic.Int64
@@ -96,6 +99,33 @@ func TestCrowdOverTwoTiersLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+// The same over HBM, a device of which is lost in the middle.
+func TestManyClientsOfHBM(t *testing.T) {
+	h := newTwoAndHBM(t, hybrid(1), crowdOptions, writeBehind, func(c *Config) {
+		c.HBM[0].PublicBytes, c.HBM[0].PrivateBytes, c.HBM[0].AfterMatch, c.HBM[0].Promotions = 200<<10, 1<<20, true, 3
+		c.SweepEvery = 5 * time.Millisecond
+	})
+	detach, err := h.AttachEngine(h.id, 0, device)
+	h.must(err)
+	defer detach()
+	h.running()
+	x := &crowdTest{bench: h.bench, twin: h.twin}
+	x.run(60)
+	x.until("nothing moves", func() bool {
+		n := x.Counters() // the loss of a device may end flights before the bytes of their copies stop moving
+		return n.Promoting+n.HBM.Promoting+n.Writing == 0 && !slices.ContainsFunc(x.Pools(), func(p PoolInfo) bool { return p.PendingBytes != 0 })
+	})
+	x.audit()
+	if n := x.Counters(); n.Leases != 0 || n.HBM.Lost != 1 || n.HBM.Copies != 0 || n.HBM.Acquired == 0 || n.HBM.Composed == 0 {
+		t.Errorf("%d leases are left, lost %d, %d copies, %d acquired, %d composed", n.Leases, n.HBM.Lost, n.HBM.Copies, n.HBM.Acquired, n.HBM.Composed)
+	}
+	for _, pool := range x.Pools()[2:] {
+		if pool.UsedBytes != 0 {
+			t.Errorf("the %s pool of HBM still holds %d bytes of %d objects", pool.Name, pool.UsedBytes, pool.Objects)
+		}
+	}
+}
+
 // troubled runs f while the tier keeps changing how it behaves, and mends it.
 func (m *mapTier) troubled(ctx context.Context, f func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -128,7 +158,7 @@ func (x *crowdTest) run(rounds int) {
 	for i := range 12 {
 		p := x.mid(i, 40+i, 8)
 		x.pieces = append(x.pieces, p)
-		x.contents = append(x.contents, [2][]byte{contentOf(p, 0), contentOf(p, 1)})
+		x.contents = append(x.contents, [2][]byte{contentOf(p, 0), contentOf(p, 1)}) // of two ranks, or of one
 	}
 	if testing.Short() {
 		rounds = 50
@@ -153,7 +183,7 @@ func (x *crowdTest) run(rounds int) {
 
 // watch asks what only looks, and sweeps.
 func (x *crowdTest) watch(ctx context.Context) {
-	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Positions: []uint32{16}, Prefixes: [][32]byte{hashOf(1, 16)}}
+	q := &MatchQuery{Profile: x.id, Tenant: tenantA, Accept: tier.Exact, Positions: []uint32{16}, Prefixes: [][32]byte{hashOf(1, 16)}, Device: x.reads()}
 	for _, p := range x.pieces {
 		q.Keys = append(q.Keys, p.key)
 	}
@@ -176,14 +206,25 @@ func (x *crowdTest) watch(ctx context.Context) {
 // crowdClient is one client's own memory and choices.
 type crowdClient struct {
 	*crowdTest
-	rng  *rand.Rand
-	base int64 // of its share of staging and slots
-	c    *Session
+	rng   *rand.Rand
+	base  int64 // of its share of staging, and of slots of the host
+	slots gpuipc.Ref
+	c     *Session
 }
 
 func (x *crowdTest) client(i, rounds int) {
 	cl := &crowdClient{crowdTest: x, rng: rand.New(rand.NewPCG(uint64(i), 13)), base: int64(i) << 20, c: x.NewSession("crowd")}
-	for range rounds {
+	cl.slots = gpuipc.Ref{Region: x.slots, Extents: []gpuipc.Extent{{Off: cl.base, Len: 1 << 20}}}
+	if x.twin != nil {
+		slots, err := x.twin.NewRegion(gpuipc.RegionSpec{Name: "slots", Bytes: 1 << 20, Access: gpuipc.ClientWrites})
+		x.noError(err)
+		defer func() { x.noError(slots.Close()) }()
+		cl.slots = gpuipc.Ref{Region: slots, Extents: []gpuipc.Extent{{Len: 1 << 20}}}
+	}
+	for turn := range rounds {
+		if x.twin != nil && i == 0 && turn == rounds*3/4 {
+			x.twin.Lose()
+		}
 		switch n := cl.rng.IntN(20); {
 		case n < 8:
 			cl.fill(cl.rng.IntN(len(x.pieces)))
@@ -203,9 +244,7 @@ func (x *crowdTest) client(i, rounds int) {
 
 func (cl *crowdClient) at(off int64, data []byte) gpuipc.Ref {
 	ref := gpuipc.Ref{Region: cl.staging, Extents: []gpuipc.Extent{{Off: cl.base + off, Len: int64(len(data))}}}
-	if err := cl.dev.Store(cl.ctx, ref, data); err != nil {
-		cl.Error(err)
-	}
+	cl.noError(cl.dev.Store(cl.ctx, ref, data))
 	return ref
 }
 
@@ -234,7 +273,7 @@ func (cl *crowdClient) commit(r Reservation, l *profile.Layout, data []byte) {
 }
 
 func (cl *crowdClient) fill(n int) {
-	for rank := range 2 {
+	for rank := range cl.profile.TPSize() {
 		r, err := cl.c.Reserve(cl.reserveQuery(cl.pieces[n], rank))
 		cl.wantOneOf("reserve", err, tier.ErrExists, tier.ErrFull, tier.ErrGone, tier.ErrBusy, tier.ErrQuota)
 		if err == nil {
@@ -246,7 +285,7 @@ func (cl *crowdClient) fill(n int) {
 func (cl *crowdClient) save(n int) {
 	q := cl.saveQuery(1, 16*(n+1), 16*n, tier.Exact)
 	l := cl.profile.CheckpointLayout(16)
-	for q.Rank = range 2 {
+	for q.Rank = range cl.profile.TPSize() {
 		r, err := cl.c.Save(q)
 		cl.wantOneOf("save", err, tier.ErrExists, tier.ErrFull, tier.ErrGone, tier.ErrBusy, tier.ErrQuota)
 		if err == nil {
@@ -256,41 +295,73 @@ func (cl *crowdClient) save(n int) {
 }
 
 // compose leases a segment and composes with it while the lease may expire, be
-// released or its segment be removed: what comes back, if anything, must be the
-// state that the segment gives.
+// released or its segment be removed, or the device be lost: what comes back, if anything,
+// must be the state that the segment gives.
 func (cl *crowdClient) compose(n int) {
 	p := cl.pieces[n]
-	rank := cl.rng.IntN(2)
-	q := &AcquireQuery{Profile: cl.id, Tenant: tenantA, Rank: rank, Keys: [][32]byte{p.key}}
-	ctx, cancel := context.WithTimeout(cl.ctx, time.Duration(cl.rng.IntN(3))*time.Millisecond)
+	rank := cl.rng.IntN(cl.profile.TPSize())
+	q := &AcquireQuery{Profile: cl.id, Tenant: tenantA, Rank: rank, Keys: [][32]byte{p.key}, Device: cl.reads()}
+	await, arena, most := cl.c.AwaitAcquire, cl.Arena(), 3
+	if cl.twin != nil {
+		await, arena, most = cl.c.AwaitAcquireResident, cl.DeviceArena(device), 50
+	}
+	ctx, cancel := context.WithTimeout(cl.ctx, time.Duration(cl.rng.IntN(most))*time.Millisecond)
 	defer cancel()
 	cl.NeedsPromotion(q)
-	rows, err := cl.c.AwaitAcquire(ctx, q, nil)
+	rows, err := await(ctx, q, nil)
 	cl.wantOneOf("acquire", err)
 	if len(rows) == 0 || !rows[0].Hit {
 		return
 	}
+	if cl.rng.IntN(4) == 0 {
+		_ = cl.Evict(p.key) // the lease keeps what it names
+	}
+	leased := cl.read("a leased segment", gpuipc.Ref{Region: arena, Extents: rows[0].Extents})
+	for i, part := range p.layout.Parts {
+		if want := cl.contents[n][rank][part.Off : part.Off+part.Len]; leased != nil && !bytes.Equal(leased[part.Off:part.Off+part.Len], want) {
+			cl.Errorf("segment %x part %d has other bytes", p.key[:4], i)
+		}
+	}
 	layer := cl.profile.LinearLayers()[0] // no rope: the answer does not depend on the place
 	bytesOut, err := cl.geometry().StateBytes(layer)
-	cl.wantOneOf("state bytes", err)
-	zero := gpuipc.Ref{Region: cl.slots, Extents: []gpuipc.Extent{{Off: cl.base, Len: bytesOut}}}
-	out := gpuipc.Ref{Region: cl.slots, Extents: []gpuipc.Extent{{Off: cl.base + 1<<19, Len: bytesOut}}}
+	cl.noError(err)
+	zero, out := cl.slots.Slice(0, bytesOut), cl.slots.Slice(1<<19, bytesOut)
 	_, tokens := p.spec.Interior()
 	err = cl.c.Plans().Compose(cl.ctx, &plan.ComposeQuery{
 		Scope: plan.Scope{Profile: cl.id, Tenant: tenantA, Rank: rank}, Layer: layer, From: plan.From{Kind: plan.FromState, State: zero}, Out: out,
 		Plan: plan.Plan{Begin: 8, End: 8 + tokens, Spans: []plan.Span{{Kind: plan.SpanSegment, Lease: rows[0].Lease, Start: 8, Count: tokens}}},
 	})
+	if cl.twin != nil && errors.Is(err, tier.ErrUnavailable) {
+		return // lost
+	}
 	cl.wantOneOf("compose", err, tier.ErrGone)
 	if err == nil {
 		cl.composed.Add(1)
-		got := make([]byte, bytesOut)
-		cl.wantOneOf("load", cl.dev.Load(cl.ctx, got, out))
 		part := p.layout.Parts[p.layout.Find(layer, profile.PartS)]
-		if !bytes.Equal(got[:part.Len], cl.contents[n][rank][part.Off:part.Off+part.Len]) {
+		if got := cl.read("a state", out); got != nil && !bytes.Equal(got[:part.Len], cl.contents[n][rank][part.Off:part.Off+part.Len]) {
 			cl.Error("a composed state is not that of the leased segment")
 		}
 	}
 	if cl.rng.IntN(3) > 0 {
 		cl.wantOneOf("release", cl.c.Release(rows[0].Lease))
+	}
+}
+
+// read reads memory of the host or of the device; nil = that is lost.
+func (cl *crowdClient) read(what string, ref gpuipc.Ref) []byte {
+	out := make([]byte, ref.Len())
+	err := cl.deviceOf(ref.Region).Load(cl.ctx, out, ref)
+	if cl.twin != nil && errors.Is(err, gpuipc.ErrUnavailable) {
+		return nil
+	}
+	cl.wantOneOf(what, err)
+	return out
+}
+
+// noError is must for goroutines that are not the test's.
+func (b *bench) noError(err error) {
+	b.Helper()
+	if err != nil {
+		b.Error(err)
 	}
 }

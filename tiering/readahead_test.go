@@ -115,9 +115,8 @@ func (x *twoTiers) push2(ps []piece) {
 }
 
 func TestReadAheadNeverPaysWithATenantsEntries(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	disk := (&twoTiers{}).below(p0)
-	x := newTwoTiers(t, hybrid(1), readAhead, quota(2*disk+p0.charge()-1))
+	mem, disk := takes(t)
+	x := newTwoTiers(t, hybrid(1), readAhead, quota(2*disk+mem-1))
 	one, two := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.sinkBelowQuota(one)
 	x.sinkBelowQuota(two)

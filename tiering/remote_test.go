@@ -24,7 +24,7 @@ func TestAcquireFetchesWhatANeighbourHas(t *testing.T) {
 	if !x.NeedsPromotion(x.acquireQuery(p)) || x.NeedsPromotion(x.acquireQuery(none)) {
 		t.Fatal("what has to be waited for is not told apart")
 	}
-	a := x.awaitFar(x.ctx, x.c, 2, p, none, q)
+	a := x.await(x.ctx, 2, p, none, q)
 	if n := x.seekAll(); n != 1 || x.far.finds != 1 || x.far.asked != 2 {
 		t.Fatalf("%d searches, %d round trips for %d keys", n, x.far.finds, x.far.asked)
 	}
@@ -88,7 +88,7 @@ func TestFetchedIsNotWrittenUnlessItIsTheLastCopy(t *testing.T) {
 // fetch brings segments here.
 func (x *apart) fetch(ps ...piece) {
 	x.Helper()
-	a := x.awaitFar(x.ctx, x.c, len(ps), ps...)
+	a := x.await(x.ctx, len(ps), ps...)
 	x.seekAll()
 	x.fetchAll()
 	for i, row := range x.end(a) {
@@ -103,14 +103,14 @@ func TestFetchAskedForTwiceRunsOnce(t *testing.T) {
 	p := x.mid(1, 64, 8)
 	x.keep(p)
 	other := x.NewSession("other")
-	a := x.awaitFar(x.ctx, x.c, 1, p)
-	b := x.awaitFar(x.ctx, other, 2, p, p)
+	a := x.await(x.ctx, 1, p)
+	b := x.awaitFor(x.ctx, other, 2, x.acquireQuery(p, p))
 	if row := x.try(p); row.Hit || !row.Promoting || row.Reason != tier.ReasonPending {
 		t.Fatalf("%v", row)
 	}
 	x.seekAll()
 	x.until("they wait for the fetch", func() bool { return x.waiting() == 3 })
-	d := x.awaitFar(x.ctx, other, 1, p) // found, and not here yet
+	d := x.awaitFor(x.ctx, other, 1, x.acquireQuery(p)) // found, and not here yet
 	x.fetchAll()
 	for _, row := range append(append(x.end(a), x.end(b)...), x.end(d)...) {
 		x.wantBytes(p, row)
@@ -127,7 +127,7 @@ func TestNothingIsLookedForAheadThatIsLookedFor(t *testing.T) {
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.keep(p, q)
 	x.askFor(p, q)
-	a := x.awaitFar(x.ctx, x.c, 2, p, q)
+	a := x.await(x.ctx, 2, p, q)
 	x.carry() // has nothing to read, and looks at the hints
 	if n := x.seekAll(); n != 1 || x.far.finds != 1 {
 		t.Fatalf("%d searches, %d round trips", n, x.far.finds)
@@ -169,7 +169,7 @@ func TestNearQueriesStayHere(t *testing.T) {
 	if n := x.Counters(); n.Acquired != 0 || n.AcquireMisses != 0 || n.LoadMisses != 0 {
 		t.Fatalf("a peer's hits and misses count as this node's: %+v", n)
 	}
-	a := x.awaitFar(x.ctx, x.c, 1, p)
+	a := x.await(x.ctx, 1, p)
 	near(tier.ReasonUnknown)
 	x.seekAll()
 	near(tier.ReasonUnknown)
@@ -280,7 +280,7 @@ func TestFetchesThatFail(t *testing.T) {
 			p := x.mid(1, 64, 8)
 			x.keep(p)
 			c.fault(x, p)
-			a := x.awaitFar(x.ctx, x.c, 1, p)
+			a := x.await(x.ctx, 1, p)
 			x.seekAll()
 			x.fetchAll()
 			row := x.end(a)[0]
@@ -321,7 +321,7 @@ func TestFetchThatHangs(t *testing.T) {
 	x.keep(p)
 	ctx, cancel := context.WithCancel(x.ctx)
 	x.far.deaf = make(chan struct{})
-	a := x.awaitFar(ctx, x.c, 1, p)
+	a := x.await(ctx, 1, p)
 	cancel()
 	if row := x.end(a)[0]; row.Hit || !row.Promoting {
 		t.Fatalf("%+v", row)
@@ -340,7 +340,7 @@ func TestFetchThatHangs(t *testing.T) {
 	x.far.stall = make(chan struct{})
 	x.clock.advance(move.AnswerTTL)
 	x.Sweep()
-	b := x.awaitFar(x.ctx, x.c, 1, p)
+	b := x.await(x.ctx, 1, p)
 	x.seekAll()
 	x.until("it waits for the fetch", func() bool { return x.waiting() == 1 })
 	done = make(chan struct{})
@@ -364,7 +364,7 @@ func TestFetchThatHangsLeavesTheDiskAlone(t *testing.T) {
 	x.sink(near)
 	x.far.own, x.far.stall = false, make(chan struct{})
 	x.running()
-	hang := x.awaitFar(x.ctx, x.c, 1, far)
+	hang := x.await(x.ctx, 1, far)
 	x.until("it is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
 	rows, err := x.c.AwaitAcquire(x.ctx, x.acquireQuery(near), nil)
 	x.must(err)
@@ -378,7 +378,7 @@ func TestPublishedWhileItIsLookedFor(t *testing.T) {
 	x := newApart(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	x.keep(p)
-	a := x.awaitFar(x.ctx, x.c, 1, p)
+	a := x.await(x.ctx, 1, p)
 	x.publish(x.NewSession("other"), p)
 	x.seekAll()
 	x.wantBytes(p, x.end(a)[0])
@@ -397,7 +397,7 @@ func TestFetchIsRemovedByAnOperator(t *testing.T) {
 	x := newApart(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	x.keep(p)
-	a := x.awaitFar(x.ctx, x.c, 1, p)
+	a := x.await(x.ctx, 1, p)
 	x.seekAll()
 	x.until("it waits for the fetch", func() bool { return x.waiting() == 1 })
 	_, err := x.c.Reserve(x.reserveQuery(p, 0))
@@ -430,7 +430,7 @@ func TestFetchWithinTheQuota(t *testing.T) {
 	}
 	x.wantHit(p)
 	leased := x.lease(x.c, p)
-	a := x.awaitFar(x.ctx, x.c, 1, q)
+	a := x.await(x.ctx, 1, q)
 	x.fetchAll()
 	if row := x.end(a)[0]; row.Hit || row.Reason != tier.ReasonRefused {
 		t.Fatalf("over the quota: %+v", row)
@@ -479,13 +479,13 @@ func TestCloseWhileFetching(t *testing.T) {
 	ctx, cancel := context.WithCancel(x.ctx)
 	ran := later(func() error { return x.Run(ctx) })
 	x.tier.alone = false
-	a := x.awaitFar(x.ctx, x.c, 2, p, q)
+	a := x.await(x.ctx, 2, p, q)
 	x.until("one is read", func() bool { x.far.mu.Lock(); defer x.far.mu.Unlock(); return x.far.reads == 1 })
 	x.until("the other one waits for that", func() bool { return x.waiters() == 2 }) // and for no search any more
 	x.far.mu.Lock()
 	x.far.deaf = make(chan struct{})
 	x.far.mu.Unlock()
-	b := x.awaitFar(x.ctx, x.c, 1, r)
+	b := x.await(x.ctx, 1, r)
 	cancel()
 	x.must(<-ran)
 	for _, row := range append(x.end(a), x.end(b)...) {

@@ -449,11 +449,12 @@ func (s *Store) auditLocked() error {
 		bytes        [objects.Classes]int64
 		objects      int
 		offloading   int64
+		pools        []int64 // of a tenant: used, by pool
 	}
 	pools := make([]account, len(s.allPools()))
 	tenants := map[*objects.Tenant]*account{}
 	for _, t := range s.cat.Objects.Tenants {
-		tenants[t] = &account{}
+		tenants[t] = &account{pools: make([]int64, len(pools))}
 	}
 	children, inMemory := map[*objects.Object]int{}, map[*objects.Tenant]int{}
 	found := 0
@@ -519,6 +520,7 @@ func (s *Store) auditLocked() error {
 			size := o.PageBytes
 			if a == tenants[o.Tenant] {
 				size = o.Charge()
+				a.pools[o.Pool.Number] += size
 			}
 			a.objects++
 			a.used += size
@@ -582,6 +584,9 @@ func (s *Store) auditLocked() error {
 		}
 		if t.Offload != a.offloading {
 			return fmt.Errorf("tenant %s: %d bytes are being sent, counts %d", t.Name, a.offloading, t.Offload)
+		}
+		if !slices.Equal(t.Used, a.pools) {
+			return fmt.Errorf("tenant %s: uses %d bytes of the pools, counts %d", t.Name, a.pools, t.Used)
 		}
 		if t.Total() != a.used || t.Pinned != a.pinned || t.Leaving != a.bytes[objects.ClassDemoting] {
 			return fmt.Errorf("tenant %s: total %d, want %d; Pinned %v, want %v; Leaving %v, want %v", t.Name, t.Total(), a.used, t.Pinned, a.pinned, t.Leaving, a.bytes[objects.ClassDemoting])

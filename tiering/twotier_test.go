@@ -59,26 +59,40 @@ func (x *twoTiers) sink(p piece) {
 // push writes what is dirty and then drops all that may leave memory.
 func (x *twoTiers) push() {
 	x.Helper()
+	x.writeOut()
+	x.dropAll()
+}
+
+// writeOut has the lower tier write what it lacks.
+func (x *twoTiers) writeOut() {
+	x.Helper()
 	x.cat.Mu.Lock()
 	_, _ = x.move.Writes.FlushLocked(0, nil)
 	x.cat.Mu.Unlock()
 	x.cat.Launch()
 	x.tier.finishAll()
-	x.dropAll()
 }
 
 // dropAll evicts whatever may leave.
-func (x *twoTiers) dropAll() {
-	s := x.Store
-	s.cat.Mu.Lock()
-	for _, p := range s.cat.Objects.Pools {
-		for p.Used > p.Pinned {
-			s.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
+func (b *bench) dropAll() {
+	b.Helper()
+	for b.dropNext() {
+	}
+	b.cat.Launch()
+	b.audit()
+}
+
+// dropNext evicts the next victim, and reports whether there was one.
+func (b *bench) dropNext() bool {
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
+	for _, p := range b.cat.Objects.Pools {
+		if p.Used > p.Pinned {
+			b.move.Evictor.EvictLocked(p.Evict, move.ForRoom, nil)
+			return true
 		}
 	}
-	s.cat.Mu.Unlock()
-	s.cat.Launch()
-	x.audit()
+	return false
 }
 
 func (x *twoTiers) wantOnDisk(p piece) {
@@ -112,17 +126,22 @@ type awaiting struct {
 	done chan struct{}
 }
 
-// await begins an AwaitAcquire and returns when it waits: n rows have joined
-// their promotions.
+// await begins an AwaitAcquire and returns when it waits: n rows have joined promotions or
+// searches.
 func (x *twoTiers) await(ctx context.Context, n int, ps ...piece) *awaiting {
 	x.Helper()
+	return x.awaitFor(ctx, x.c, n, x.acquireQuery(ps...))
+}
+
+func (x *twoTiers) awaitFor(ctx context.Context, c *Session, n int, q *AcquireQuery, dst ...Acquired) *awaiting {
+	x.Helper()
 	a := &awaiting{done: make(chan struct{})}
-	before := x.waiters()
+	before := x.waiting()
 	go func() {
 		defer close(a.done)
-		a.rows, a.err = x.c.AwaitAcquire(ctx, x.acquireQuery(ps...), nil)
+		a.rows, a.err = c.AwaitAcquire(ctx, q, dst)
 	}()
-	x.until("rows wait", func() bool { return x.waiters() == before+n })
+	x.until("rows wait", func() bool { return x.waiting() == before+n })
 	return a
 }
 
@@ -136,12 +155,30 @@ func (b *bench) until(what string, ok func() bool) {
 	}
 }
 
-// waiters counts the rows that wait for promotions, ended ones not.
-func (x *twoTiers) waiters() (n int) {
-	x.cat.Mu.Lock()
-	defer x.cat.Mu.Unlock()
-	for _, f := range x.move.Promotions.Engine.All() {
+// waiters counts the rows that wait for promotions into memory, ended ones not.
+func (b *bench) waiters() (n int) {
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
+	for _, f := range b.move.Promotions.Engine.All() {
 		n += f.Waiters()
+	}
+	return n
+}
+
+// waiting counts those that wait for searches and for promotions into HBM as well.
+func (b *bench) waiting() (n int) {
+	n = b.waiters()
+	b.cat.Mu.Lock()
+	defer b.cat.Mu.Unlock()
+	if searches := b.move.Remote.Engine; searches != nil {
+		for _, f := range searches.All() {
+			n += f.Waiters()
+		}
+	}
+	for _, h := range b.hbm {
+		for _, f := range h.Flights.All() {
+			n += f.Waiters()
+		}
 	}
 	return n
 }
