@@ -489,14 +489,8 @@ func (e *mapEntry) intact() bool {
 		return false
 	}
 	for rank, b := range e.bytes {
-		want := e.content.Digests[rank]
-		for _, p := range l.Parts {
-			for at := int64(0); at < p.Len; at += gpuipc.ChunkBytes {
-				if gpuipc.DigestBytes(b[p.Off+at:p.Off+min(at+gpuipc.ChunkBytes, p.Len)]) != want[0] {
-					return false
-				}
-				want = want[1:]
-			}
+		if !intact(l.Parts, b, e.content.Digests[rank]) {
+			return false
 		}
 	}
 	return true

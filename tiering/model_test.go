@@ -140,10 +140,10 @@ type group struct {
 	name                  string
 	tenants               int // of setups that do not say so; 0 = 1
 	segments, checkpoints int
-	seeds, short      uint64 // for each setup
-	steps, shortSteps int
-	want              func(o *setup, seeds uint64, seen *met) map[string]bool // for each setup
-	once              func(seen *met) map[string]uint64                       // for all of them together, not 0
+	seeds, short          uint64 // for each setup
+	steps, shortSteps     int
+	want                  func(o *setup, seeds uint64, seen *met) map[string]bool // for each setup
+	once                  func(seen *met) map[string]uint64                       // for all of them together, not 0
 }
 
 var groups = [...]group{
@@ -297,7 +297,7 @@ type model struct {
 	rng       *rand.Rand
 	seen      *met
 	step      int
-	op int
+	op        int
 	unsettled bool // the store has yet to notice something: nothing is compared after this step
 
 	objects  []*modelObject // whose memory is not free

@@ -35,6 +35,47 @@ func (f *feed) Removed(w tier.Want) {
 	delete(f.held, w.Name)
 }
 
+// object returns the store's object of a name. The caller has the store's lock.
+func (m *model) object(o *modelObject) *objects.Object {
+	p, _ := m.cat.Profile(m.id)
+	return m.cat.Objects.Names.Find(o.Name, p, m.cat.Objects.Tenants[o.tenant])
+}
+
+// observe takes over from the store which objects are in memory, if other tiers move them.
+func (m *model) observe() {
+	if m.exact() {
+		return
+	}
+	m.cat.Mu.Lock()
+	defer m.cat.Mu.Unlock()
+	for _, want := range m.names() {
+		have, o := m.object(want), m.find(want.Name)
+		if have != nil && !have.Published() && have.Fill.Promoted {
+			have = nil
+		}
+		switch {
+		case o != nil && (have != nil && have.Fill != nil) != (o.filling != nil):
+			m.fatal("%v: being filled %v, want %v", want, have != nil && have.Fill != nil, o.filling != nil)
+		case have == nil && o != nil:
+			m.leave(o, tier.ReasonEvicted)
+		case have != nil && o == nil:
+			fresh := *want
+			o = &fresh
+			o.linked = true
+			if o.base != (tier.Name{}) {
+				if o.parent = m.find(o.base); o.parent == nil {
+					m.fatal("%v is in memory without what it extends", o)
+				}
+				o.depth = o.parent.depth + 1
+			}
+			m.objects = append(m.objects, o)
+		}
+		if have != nil && o.filling == nil {
+			o.stripped = have.Phase == objects.Stripped
+		}
+	}
+}
+
 // prepare sets up the tiers of an open store.
 func (m *model) prepare() {
 	switch {

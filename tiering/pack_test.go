@@ -263,26 +263,33 @@ func TestPartsThatStayAsTheyWereWritten(t *testing.T) {
 	}
 }
 
+// allButOne commits all parts of a segment but the last, and returns what commits that.
+func (b *bench) allButOne(s *Session, p piece) (last CommitItem) {
+	b.Helper()
+	r, err := s.Reserve(b.reserveQuery(p, 0))
+	b.must(err)
+	for i, part := range p.layout.Parts {
+		last = b.item(r.ID, i, 0, contentOf(p, 0)[part.Off:part.Off+part.Len])
+		if i < len(p.layout.Parts)-1 {
+			_, err := s.Commit(b.ctx, last)
+			b.must(err)
+		}
+	}
+	return last
+}
+
 // A writer that does not wait long enough has its segment published as it was written.
 func TestNoTimeForPacking(t *testing.T) {
 	b := newBench(t, lenient(1, 0.02))
 	s, p := b.NewSession("c"), b.mid(1, 64, 8)
-	r, err := s.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	data, last := contentOf(p, 0), len(p.layout.Parts)-1
-	for i, part := range p.layout.Parts[:last] {
-		_, err := s.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
-		b.must(err)
-	}
+	item := b.allButOne(s, p)
 	ctx, cancel := context.WithCancel(b.ctx)
-	part := p.layout.Parts[last]
-	item := b.item(r.ID, last, 0, data[part.Off:part.Off+part.Len])
 	got, err := s.Commit(gpuipc.WithPause(ctx, cancel), item) // who waits has gone after the first part
 	if err != nil || !got.Published {
 		t.Fatal(got, err)
 	}
 	row := b.acquire(s, 0, p)
-	if row.Packed != "" || !bytes.Equal(b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}), data) {
+	if row.Packed != "" || !bytes.Equal(b.load(gpuipc.Ref{Region: b.Arena(), Extents: row.Extents}), contentOf(p, 0)) {
 		t.Error("it was packed")
 	}
 }
@@ -334,15 +341,7 @@ func TestAbortWhilePacking(t *testing.T) {
 	d := &pinning{pinned: make(chan struct{}), goOn: make(chan struct{})}
 	b := newBench(t, lenient(1, 0.02), func(c *Config) { d.Device, c.Device = c.Device, d })
 	s, p := b.NewSession("c"), b.mid(1, 64, 8)
-	r, err := s.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	data, last := contentOf(p, 0), len(p.layout.Parts)-1
-	for i, part := range p.layout.Parts[:last] {
-		_, err := s.Commit(b.ctx, b.item(r.ID, i, 0, data[part.Off:part.Off+part.Len]))
-		b.must(err)
-	}
-	part := p.layout.Parts[last]
-	item := b.item(r.ID, last, 0, data[part.Off:part.Off+part.Len])
+	item := b.allButOne(s, p)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.Commit(b.ctx, item)
@@ -350,7 +349,7 @@ func TestAbortWhilePacking(t *testing.T) {
 	}()
 	<-d.pinned
 	b.wantMiss(p, tier.ReasonPending)
-	b.must(s.Abort(r.ID))
+	b.must(s.Abort(item.Reservation))
 	b.wantMiss(p, tier.ReasonAborted)
 	b.wantUsed(b.cost(p), 0) // it is being written
 	close(d.goOn)

@@ -288,19 +288,6 @@ func (x *twoTiers) sinkBelowQuota(p piece) {
 	t.QuotaBytes = was
 }
 
-func TestPromotionTrimsOthers(t *testing.T) {
-	mem, disk := takes(t)
-	x := newTwoTiers(t, hybrid(1), quota(2*disk+mem-1))
-	old, wanted := x.mid(1, 64, 8), x.mid(2, 64, 8)
-	x.sinkBelowQuota(wanted) // the less recently used one
-	x.sinkBelowQuota(old)
-	x.try(wanted)
-	x.carry()
-	x.wantHit(wanted)
-	x.wantMiss(old, tier.ReasonEvicted)
-	x.audit()
-}
-
 // A tier that comes up late may hold more than a tenant's quota.
 func TestSweepBringsATenantBackUnderItsQuota(t *testing.T) {
 	_, disk := takes(t)

@@ -196,20 +196,7 @@ func (x *twoTiers) wantBytes(p piece, row Acquired) {
 	if !row.Hit || row.Err != nil {
 		x.Fatalf("segment %x: Hit %v, want true; Err %v, want nil", p.key[:4], row.Hit, row.Err)
 	}
-	want := contentOf(p, 0)
-	if got := x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents}); string(got) != string(want) {
-		x.Fatalf("segment %x has other bytes", p.key[:4])
-	}
-	chunk := 0
-	for _, part := range p.layout.Parts {
-		for off := int64(0); off < part.Len; off += gpuipc.ChunkBytes {
-			end := min(off+gpuipc.ChunkBytes, part.Len)
-			if row.Digests[chunk] != gpuipc.DigestBytes(want[part.Off+off:part.Off+end]) {
-				x.Fatalf("segment %x: digest %d is another", p.key[:4], chunk)
-			}
-			chunk++
-		}
-	}
+	x.wantParts(&p.layout, contentOf(p, 0), x.load(gpuipc.Ref{Region: x.Arena(), Extents: row.Extents}), row.Digests)
 }
 
 // running runs a store's goroutines until the test ends, with a tier that

@@ -35,6 +35,15 @@ func (x *twoTiers) commitTo(r Reservation, l *profile.Layout, data []byte, level
 	return got
 }
 
+// saveTo saves a checkpoint with an acknowledgement level, and returns what to wait for.
+func (x *twoTiers) saveTo(end, parent int, level tier.Level) *Durable {
+	x.Helper()
+	r, err := x.c.Save(x.saveQuery(1, end, parent, tier.Exact))
+	x.must(err)
+	l := x.profile.CheckpointLayout(end - parent)
+	return x.commitTo(r, &l, content(&l, 3), level).Durable
+}
+
 // reached is where a publication stands, without waiting.
 func (x *twoTiers) reached(d *Durable) tier.Level {
 	x.Helper()
@@ -205,10 +214,7 @@ func TestHungTierDoesNotHoldChains(t *testing.T) {
 	x.tier.queue = 1
 	first := x.publishTo(x.mid(0, 64, 8), tier.LevelLogged).Durable
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	r, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
-	x.must(err)
-	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
+	d := x.saveTo(32, 16, tier.LevelLogged)
 	x.dropAll()
 	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.move.Writes.Engine.Parked() != 0 {
 		t.Fatalf("reached %v, %v, want l == tier.LevelMemory, x.Pools()[objects.PrivatePool].UsedBytes == 0, x.down.Parked() == 0", l, x.Pools()[objects.PrivatePool])
@@ -223,10 +229,7 @@ func TestAncestorsAreWrittenFirst(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
-	r, err := x.c.Save(x.saveQuery(1, 48, 32, tier.Exact))
-	x.must(err)
-	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), tier.LevelSynced).Durable
+	d := x.saveTo(48, 32, tier.LevelSynced)
 	for i, end := range []int{16, 32, 48} {
 		if n := len(x.tier.offered); n != i+1 || x.tier.offered[i].End != end || x.reached(d) != tier.LevelDefault {
 			t.Fatalf("%d offers before node %d is written", n, end)
@@ -254,10 +257,7 @@ func TestAncestorsAreRaisedToTheLevel(t *testing.T) {
 	if x.tier.waiting() != 1 {
 		t.Fatal("write-behind wrote nothing") // to logged
 	}
-	r, err := x.c.Save(x.saveQuery(1, 48, 32, tier.Exact))
-	x.must(err)
-	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), tier.LevelSynced).Durable
+	d := x.saveTo(48, 32, tier.LevelSynced)
 	x.audit()
 	x.tier.finishAll()
 	if l := x.reached(d); l != tier.LevelSynced {
@@ -276,10 +276,7 @@ func TestAncestorsAreRaisedToTheLevel(t *testing.T) {
 func TestChildOfAParentThatFailedIsNotWritten(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	r, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
-	x.must(err)
-	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
+	d := x.saveTo(32, 16, tier.LevelLogged)
 	x.tier.finish(0, fmt.Errorf("EIO: %w", tier.ErrUnavailable))
 	if l := x.reached(d); l != tier.LevelMemory || len(x.tier.offered) != 1 {
 		t.Fatalf("reached %v with %d offers", l, len(x.tier.offered))
@@ -291,10 +288,7 @@ func TestChildOfAParentThatFailedIsNotWritten(t *testing.T) {
 func TestParentThatDoesNotStayIsGivenUp(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	r, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
-	x.must(err)
-	l := x.profile.CheckpointLayout(16)
-	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
+	d := x.saveTo(32, 16, tier.LevelLogged)
 	x.tier.lose = true
 	x.tier.finishAll()
 	if l := x.reached(d); l != tier.LevelMemory || len(x.tier.offered) != move.MaxTurns {
