@@ -1,19 +1,7 @@
 // Package cost estimates the value of a hit and the time of each way to serve a prompt. It
-// uses the work and bytes of a model, measured prefills, and the time to load bytes from a
+// uses the bytes of a model's state, measured prefills, and the time to load bytes from a
 // tier. From these it derives what to admit, what an object saves per byte, and how to
 // serve a request.
-//
-// # Work and bytes
-//
-// Shape counts work and bytes for a prefill of L tokens. With D the hidden size and N the
-// size of a state, one layer costs (Marconi, Table 1, and its released code)
-//
-//	attention  8 L D² + 4 L² D        stores 4 L D bytes (keys and values, 16 bit)
-//	MLP        16 L D²                stores nothing
-//	SSM        12 L D² + 16 L D N + 10 L      stores 2 D N bytes
-//	           the released code has 10 L D as its last term
-//
-// Attention counts the whole square, as Marconi does; a causal kernel does half.
 //
 // # Milliseconds
 //

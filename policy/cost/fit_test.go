@@ -166,20 +166,6 @@ func TestFitStaysSane(t *testing.T) {
 	}
 }
 
-func TestPriorFromWork(t *testing.T) {
-	s := MarconiHybrid7B(ScanCode)
-	p := PriorFromFLOPs(s, 100e12, 4)
-	for _, n := range []int{100, 10_000} {
-		near(t, "milliseconds", p.Millis(0, n), 4+s.FLOPs(n)/100e9, 1e-6)
-	}
-	if got := PriorFromFLOPs(Shape{KVBytes: 1}, 100e12, 4); !got.IsZero() {
-		t.Errorf("of no work: %+v", got)
-	}
-	if got := PriorFromFLOPs(s, 0, 4); !got.IsZero() {
-		t.Errorf("of no speed: %+v", got)
-	}
-}
-
 func TestMillisOfPartsAddUp(t *testing.T) {
 	whole := truth.Millis(0, 9000)
 	parts := truth.Millis(0, 4000) + truth.Marginal(4000, 9000)

@@ -12,18 +12,13 @@ type Model struct {
 
 // Options configure a Model. The zero value starts with guesses.
 type Options struct {
-	Shape          Shape
-	Prefill        Prefill // prior, such as the value of a flag; zero = from Shape and FLOPsPerSecond
-	FLOPsPerSecond float64 // of the device, for a prior; 0 = DefaultPrefill, scaled by the first sample
+	Shape   Shape
+	Prefill Prefill // prior, such as the value of a flag; zero = DefaultPrefill, scaled by the first sample
 }
 
 // New builds a model.
 func New(o Options) *Model {
-	prior := o.Prefill
-	if prior.IsZero() {
-		prior = PriorFromFLOPs(o.Shape, o.FLOPsPerSecond, DefaultPrefill.Fixed)
-	}
-	return &Model{Shape: o.Shape, prefill: NewFit(prior), prior: DefaultLinks()}
+	return &Model{Shape: o.Shape, prefill: NewFit(o.Prefill), prior: DefaultLinks()}
 }
 
 // Measured adds a prefill that an engine timed. It returns false if the sample is invalid.

@@ -38,18 +38,3 @@ func (p Prefill) scaled(by float64) Prefill {
 
 // IsZero reports whether p predicts nothing.
 func (p Prefill) IsZero() bool { return p == Prefill{} }
-
-// PriorFromFLOPs predicts from the work of a shape and a device's speed, with the given
-// milliseconds for each run. It returns the zero Prefill if the work or the speed is
-// unknown.
-func PriorFromFLOPs(s Shape, flopsPerSecond, fixedMillis float64) Prefill {
-	if !s.Known() || flopsPerSecond <= 0 {
-		return Prefill{}
-	}
-	perMilli := flopsPerSecond / 1e3
-	linear := s.Attention.PerToken + s.Window.PerToken + s.Linear.PerToken + s.MLP.PerToken
-	if s.Window.Window > 0 {
-		linear += s.Window.PerTokenSquared * float64(s.Window.Window)
-	}
-	return Prefill{Fixed: fixedMillis, PerToken: linear / perMilli, PerTokenSquared: s.Attention.PerTokenSquared / perMilli}
-}

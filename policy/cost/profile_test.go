@@ -35,7 +35,7 @@ func hybrid(t *testing.T, family profile.Family, tp int) *profile.Profile {
 }
 
 func TestSegmentsBelowTheBreakEvenSpendMoreOnStatesThanOnRows(t *testing.T) {
-	s := FromProfile(hybrid(t, profile.GDN, 1), Widths{})
+	s := FromProfile(hybrid(t, profile.GDN, 1))
 	for _, c := range []struct {
 		what      string
 		got, want int64
@@ -44,75 +44,25 @@ func TestSegmentsBelowTheBreakEvenSpendMoreOnStatesThanOnRows(t *testing.T) {
 		{"rows of 131,072 tokens in one layer", s.RowBytes(131_072) / 10, 256 << 20},
 		{"end-states of a segment", s.StateBytes, 60 << 20},
 		{"end-states and transitions", s.SegmentBytes, 90 << 20},
-		{"break-even with dense transitions", int64(s.SegmentBreakEven()), 4608},
+		{"break-even with dense transitions", breakEven(&s), 4608},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", c.what, c.got, c.want)
 		}
 	}
-	if s.Known() {
-		t.Error("work is counted without a hidden size")
-	}
-	scalar := FromProfile(hybrid(t, profile.Mamba2, 1), Widths{})
-	if got := scalar.SegmentBreakEven(); got != 3073 { // 3072 and the scalars' own 3,840 bytes
+	scalar := FromProfile(hybrid(t, profile.Mamba2, 1))
+	if got := breakEven(&scalar); got != 3073 { // 3072 and the scalars' own 3,840 bytes
 		t.Errorf("break-even with scalar transitions: %d, want 3073", got)
 	}
 }
 
+// breakEven returns the number of tokens from which a segment has at least as many bytes of rows as of
+// transitions and end-states.
+func breakEven(s *Shape) int64 { return (s.SegmentTotalBytes(0) + s.KVBytes - 1) / s.KVBytes }
+
 func TestRanksDoNotChangeTheSum(t *testing.T) {
-	one, two := FromProfile(hybrid(t, profile.GDN, 1), Widths{}), FromProfile(hybrid(t, profile.GDN, 2), Widths{})
+	one, two := FromProfile(hybrid(t, profile.GDN, 1)), FromProfile(hybrid(t, profile.GDN, 2))
 	if one != two {
 		t.Errorf("one rank %+v, two ranks %+v", one, two)
-	}
-}
-
-func TestWorkFromAProfileAndWidths(t *testing.T) {
-	w, err := ReadWidths([]byte(`{"hidden_size":2048,"num_attention_heads":16,"intermediate_size":5120,
-		"moe_intermediate_size":512,"num_experts_per_tok":8,"shared_expert_intermediate_size":512}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := (Widths{Hidden: 2048, QueryHeads: 16, FeedForward: 9 * 512}); w != want {
-		t.Fatalf("widths %+v, want %+v", w, want)
-	}
-	s := FromProfile(hybrid(t, profile.GDN, 1), w)
-	const d = 2048
-	if want := 10.0 * 2 * d * (16*128 + 4*256 + 16*128); s.Attention.PerToken != want {
-		t.Errorf("attention: %v a token, want %v", s.Attention.PerToken, want)
-	}
-	if want := 10.0 * 2 * 16 * 256; s.Attention.PerTokenSquared != want {
-		t.Errorf("attention: %v a token squared, want %v", s.Attention.PerTokenSquared, want)
-	}
-	if want := 30.0 * (2*d*(2*2048+3*4096) + 6*32*128*128); s.Linear.PerToken != want {
-		t.Errorf("linear: %v a token, want %v", s.Linear.PerToken, want)
-	}
-	if want := 40.0 * 6 * d * 9 * 512; s.MLP.PerToken != want {
-		t.Errorf("MLP: %v a token, want %v", s.MLP.PerToken, want)
-	}
-}
-
-func TestWidthsOfNestedAndPatternedConfigs(t *testing.T) {
-	w, err := ReadWidths([]byte(`{"hidden_size":1,"text_config":{"hidden_size":64,"intermediate_size":128,"num_experts_per_tok":2}}`))
-	if want := (Widths{Hidden: 64, FeedForward: 256}); err != nil || w != want {
-		t.Errorf("nested: %+v, %v, want %+v", w, err, want)
-	}
-	w, err = ReadWidths([]byte(`{"hidden_size":64,"intermediate_size":128,"hybrid_override_pattern":"M-M*-"}`))
-	if want := (Widths{Hidden: 64, FeedForward: 128, MLPLayers: 2, Matrices: 2}); err != nil || w != want {
-		t.Errorf("pattern: %+v, %v, want %+v", w, err, want)
-	}
-	for config, want := range map[string]Widths{
-		`{"hidden_size":64,"intermediate_size":128,"layers_block_type":["mamba","mlp","mamba","mlp"]}`:                    {Hidden: 64, FeedForward: 128, MLPLayers: 2, Matrices: 2},
-		`{"num_hidden_layers":3,"hidden_size":64,"intermediate_size":128,"layers_block_type":["mamba","hybrid","mamba"]}`: {Hidden: 64, FeedForward: 128, MLPLayers: 1},
-		`{"model_type":"falcon_h1","num_hidden_layers":3,"hidden_size":64,"intermediate_size":128}`:                       {Hidden: 64, FeedForward: 128, MLPLayers: 3},
-		`{"model_type":"mamba","num_hidden_layers":3,"hidden_size":64,"intermediate_size":128}`:                           {Hidden: 64, MLPLayers: 3},
-		`{"hidden_size":64,"time_step_limit":[0.0,Infinity],"initializer_range":NaN}`:                                     {Hidden: 64},
-		`{"llm_config":{"hidden_size":64,"num_attention_heads":4}}`:                                                       {Hidden: 64, QueryHeads: 4},
-	} {
-		if w, err := ReadWidths([]byte(config)); err != nil || w != want {
-			t.Errorf("%s: %+v, %v, want %+v", config, w, err, want)
-		}
-	}
-	if _, err = ReadWidths([]byte(`[`)); err == nil {
-		t.Error("a broken config is taken")
 	}
 }

@@ -145,7 +145,7 @@ const claimTokens = 4096
 // include a model's width, so the model's shape has only bytes, no operations.
 func New(p *profile.Profile, c Priors) *Learned {
 	l := &Learned{
-		model: cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
+		model: cost.New(cost.Options{Shape: cost.FromProfile(p), Prefill: c.Prefill}),
 	}
 	for w := range l.panels {
 		l.panels[w] = map[tier.TenantID]*cost.Panel{}

@@ -5,13 +5,14 @@ import (
 
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 )
 
 // Model has what a replay needs to know about a language model: the bytes of its state, the work
 // of a prefill, and the time of a prefill.
 type Model struct {
 	Name    string
-	Shape   cost.Shape
+	Shape   flops.Shape
 	Prefill cost.Prefill
 	Fit     string // source of Prefill, for display
 	Step    int    // tokens to compute are rounded up to a multiple; 0 = no rounding
@@ -40,7 +41,7 @@ func Preset(name string) (Model, bool) {
 	switch name {
 	case PresetMarconi:
 		return Model{
-			Name: "Marconi's 7B hybrid: 24 SSM, 4 attention and 28 MLP layers", Shape: cost.MarconiHybrid7B(cost.ScanCode),
+			Name: "Marconi's 7B hybrid: 24 SSM, 4 attention and 28 MLP layers", Shape: flops.MarconiHybrid7B(flops.ScanCode),
 			// The fit is least squares over the paper's published measurements of prefills,
 			// which are 50 tokens apart. Like the paper, Step rounds up to the next measurement.
 			Prefill: cost.Prefill{Fixed: 17.814, PerToken: 0.052964}, Step: 50,
@@ -66,7 +67,7 @@ func gdn40() Model {
 	const t, s = linear * heads * dim * dim * 2, linear * heads * dim * dim * 4
 	return Model{
 		Name:    "40 layers: 30 gated delta rule (32 heads of 128×128), 10 attention",
-		Shape:   cost.Shape{KVBytes: attention * rowBytes, StateBytes: s, SegmentBytes: t + s},
+		Shape:   flops.Shape{Shape: cost.Shape{KVBytes: attention * rowBytes, StateBytes: s, SegmentBytes: t + s}},
 		Prefill: cost.DefaultPrefill, Fit: "a guess: -prefill gives your own",
 	}
 }
@@ -81,13 +82,13 @@ func FromConfig(text []byte, o profile.ConfigOptions) (Model, error) {
 	if err != nil {
 		return Model{}, err
 	}
-	widths, err := cost.ReadWidths(text)
+	widths, err := flops.ReadWidths(text)
 	if err != nil {
 		return Model{}, err
 	}
-	m := Model{Name: fmt.Sprintf("%s, %d layers", id.Model, p.Layers()), Shape: cost.FromProfile(p, widths)}
-	const flops, fixedMillis = 300e12, 10
-	if m.Prefill = cost.PriorFromFLOPs(m.Shape, flops, fixedMillis); m.Prefill.IsZero() {
+	m := Model{Name: fmt.Sprintf("%s, %d layers", id.Model, p.Layers()), Shape: flops.OfProfile(p, widths)}
+	const flopsPerSecond, fixedMillis = 300e12, 10
+	if m.Prefill = m.Shape.Prior(flopsPerSecond, fixedMillis); m.Prefill.IsZero() {
 		m.Prefill, m.Fit = cost.DefaultPrefill, "a guess: -prefill gives your own"
 	} else {
 		m.Fit = "work of the model at 300 TFLOP/s, a guess: -prefill gives your own"

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
@@ -54,7 +55,7 @@ func chats(seed uint64) string {
 func small() Model {
 	return Model{
 		Name: "small", Fit: "given",
-		Shape: cost.Shape{KVBytes: 100, StateBytes: 1500, ConvBytes: 500, Linear: cost.Work{PerToken: 1e9}}, Prefill: cost.Prefill{Fixed: 2, PerToken: 0.5},
+		Shape: flops.Shape{Shape: cost.Shape{KVBytes: 100, StateBytes: 1500, ConvBytes: 500}, Linear: flops.Work{PerToken: 1e9}}, Prefill: cost.Prefill{Fixed: 2, PerToken: 0.5},
 	}
 }
 
@@ -156,7 +157,7 @@ func TestSegmentPoolByHand(t *testing.T) {
 {"segments":[["c",20],["c",20]]}
 {"segments":[["a",10],["b",20],["c",20],["d",2]]}
 `
-	model := Model{Name: "by hand", Shape: cost.Shape{KVBytes: 1, SegmentBytes: 100}, Prefill: cost.Prefill{Fixed: 1, PerToken: 1}}
+	model := Model{Name: "by hand", Shape: flops.Shape{Shape: cost.Shape{KVBytes: 1, SegmentBytes: 100}}, Prefill: cost.Prefill{Fixed: 1, PerToken: 1}}
 	run := func(capacity int64, policies ...string) []Result {
 		t.Helper()
 		report, err := Run(t.Context(), Options{Path: write(t, text), Policies: policies, Capacities: []int64{capacity}, Model: model, System: 5, Seam: 1})

@@ -32,7 +32,7 @@ type segmentPool struct {
 
 func newSegmentPool(empty func() policy.Eviction, o *Options, capacity int64) *segmentPool {
 	return &segmentPool{
-		shape: o.Model.Shape, prefill: o.Model.Prefill, capacity: capacity, system: o.System, seam: o.Seam, order: empty(),
+		shape: o.Model.Shape.Shape, prefill: o.Model.Prefill, capacity: capacity, system: o.System, seam: o.Seam, order: empty(),
 		held: map[uint32]policy.ID{}, what: map[policy.ID]uint32{}, bytes: map[uint32]int64{}, inUse: map[policy.ID]bool{},
 	}
 }

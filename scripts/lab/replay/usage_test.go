@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
@@ -195,9 +196,9 @@ func TestADaemonSaysWhatTheSimulatorDoes(t *testing.T) {
 	if !ok {
 		t.Fatal("no LRU")
 	}
-	shape := cost.FromProfile(profiletest.New(profiletest.Small(1)), cost.Widths{})
+	shape := cost.FromProfile(profiletest.New(profiletest.Small(1)))
 	segment := shape.SegmentTotalBytes(usageSegment - 2*usageSeam)
-	pool := newSegmentPool(lru, &Options{Model: Model{Shape: shape, Prefill: cost.DefaultPrefill}, Seam: usageSeam}, int64(fits)*segment)
+	pool := newSegmentPool(lru, &Options{Model: Model{Shape: flops.Shape{Shape: shape}, Prefill: cost.DefaultPrefill}, Seam: usageSeam}, int64(fits)*segment)
 	input, hit := 0, 0
 	requests := usageTrace(600)
 	for i := range requests {

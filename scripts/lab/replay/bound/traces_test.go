@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/tracetest"
 	"github.com/spliced-kv/spliced/scripts/lab/replay/bound"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 	"github.com/spliced-kv/spliced/scripts/lab/replay/prefixcache"
 )
 
@@ -33,7 +33,7 @@ func TestDefaultAgainstTheBound(t *testing.T) {
 		{"app_sps1_art7.5", tracetest.SWE(t, orders, sessions, "app_sps1_art7.5"), 1, 0.9736, []row{{40, 0.8180, 0.75}, {60, 0.9535, 0.90}}},
 		{"conversations", tracetest.Mooncake(t), 512, 0.3668, []row{{300, 0.3669, 0.51}, {1000, 0.3669, 0.88}}},
 	} {
-		shape := cost.MarconiHybrid7B(cost.ScanCode)
+		shape := flops.MarconiHybrid7B(flops.ScanCode)
 		b := bound.New(bound.Options{
 			StateBytes: float64(shape.CheckpointBytes()), TokenBytes: float64(shape.RowBytes(1)), Unit: c.unit, Boundaries: true,
 		})

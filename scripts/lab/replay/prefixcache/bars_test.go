@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/tracetest"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 	"github.com/spliced-kv/spliced/scripts/lab/replay/prefixcache"
 )
 
@@ -55,7 +55,7 @@ var clocks = []struct {
 // hits replays a trace under a policy and gives the share of tokens hit.
 func hits(trace tracetest.Trace, capacityGB int64, symbolTokens int, p policy.Eviction, at func(int) time.Time) float64 {
 	c := prefixcache.New(prefixcache.Options{Config: prefixcache.Config{
-		Shape: cost.MarconiHybrid7B(cost.ScanCode), CapacityBytes: capacityGB * gigabyte, SymbolTokens: symbolTokens,
+		Shape: flops.MarconiHybrid7B(flops.ScanCode), CapacityBytes: capacityGB * gigabyte, SymbolTokens: symbolTokens,
 	}}, p)
 	i := 0
 	trace(func(input, output []uint32) {

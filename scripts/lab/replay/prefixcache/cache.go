@@ -20,7 +20,7 @@ package prefixcache
 import (
 	"time"
 
-	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 )
 
 // Request is one prompt and its generated tokens. The slices are not kept.
@@ -45,7 +45,7 @@ type Cache interface {
 
 // Config holds the settings common to all caches.
 type Config struct {
-	Shape         cost.Shape
+	Shape         flops.Shape
 	CapacityBytes int64
 	SymbolTokens  int // tokens per symbol, such as a hashed block; 0 = 1
 }

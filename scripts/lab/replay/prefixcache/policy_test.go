@@ -10,6 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 )
 
 const (
@@ -18,8 +19,8 @@ const (
 )
 
 func testConfig(capacity int64) Config {
-	c := Config{Shape: cost.Shape{KVBytes: testRow, StateBytes: testState}, CapacityBytes: capacity}
-	c.Shape.Attention = cost.Work{PerToken: 5e12, PerTokenSquared: 1e11}
+	c := Config{Shape: flops.Shape{Shape: cost.Shape{KVBytes: testRow, StateBytes: testState}}, CapacityBytes: capacity}
+	c.Shape.Attention = flops.Work{PerToken: 5e12, PerTokenSquared: 1e11}
 	return c
 }
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/radix"
 	"github.com/spliced-kv/spliced/policy/tracetest"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 	"github.com/spliced-kv/spliced/scripts/lab/replay/prefixcache"
 )
 
@@ -25,7 +25,7 @@ const gigabyte = 1_000_000_000
 func long() bool { return os.Getenv("SPLICED_LONG") != "" }
 
 func hybrid(capacityGB int64) prefixcache.Config {
-	return prefixcache.Config{Shape: cost.MarconiHybrid7B(cost.ScanCode), CapacityBytes: capacityGB * gigabyte}
+	return prefixcache.Config{Shape: flops.MarconiHybrid7B(flops.ScanCode), CapacityBytes: capacityGB * gigabyte}
 }
 
 func conversations(capacityGB int64) prefixcache.Config {

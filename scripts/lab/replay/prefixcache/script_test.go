@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/radix"
+	"github.com/spliced-kv/spliced/scripts/lab/replay/flops"
 )
 
 var update = flag.Bool("update", false, "rewrite the scripts in testdata")
@@ -87,7 +88,7 @@ func (s *script) run(words []string) {
 
 func (s *script) open(kind string, capacity float64, words []string) {
 	s.Helper()
-	c := Config{Shape: cost.Shape{KVBytes: 1, StateBytes: 10}, CapacityBytes: int64(capacity)}
+	c := Config{Shape: flops.Shape{Shape: cost.Shape{KVBytes: 1, StateBytes: 10}}, CapacityBytes: int64(capacity)}
 	c.Shape.MLP.PerToken = 1
 	var o MarconiOptions
 	var b BlockOptions

@@ -1,4 +1,6 @@
-package cost
+package flops
+
+import "github.com/spliced-kv/spliced/policy/cost"
 
 // Scan selects the last term of an SSM layer's work.
 type Scan uint8
@@ -40,11 +42,13 @@ func (u Uniform) Shape() Shape {
 	}
 	const elementBytes = 2
 	return Shape{
-		Attention:  Work{PerToken: attention * 8 * d * d, PerTokenSquared: attention * 4 * d},
-		Linear:     Work{PerToken: ssm * (12*d*d + 16*d*n + scan)},
-		MLP:        Work{PerToken: mlp * 16 * d * d},
-		KVBytes:    int64(u.AttentionLayers) * 2 * elementBytes * int64(u.Hidden),
-		StateBytes: int64(u.SSMLayers) * elementBytes * int64(u.Hidden) * int64(u.State),
-		ConvBytes:  int64(u.SSMLayers) * elementBytes * int64(u.ConvKernel) * 2 * int64(u.Hidden+u.State),
+		Attention: Work{PerToken: attention * 8 * d * d, PerTokenSquared: attention * 4 * d},
+		Linear:    Work{PerToken: ssm * (12*d*d + 16*d*n + scan)},
+		MLP:       Work{PerToken: mlp * 16 * d * d},
+		Shape: cost.Shape{
+			KVBytes:    int64(u.AttentionLayers) * 2 * elementBytes * int64(u.Hidden),
+			StateBytes: int64(u.SSMLayers) * elementBytes * int64(u.Hidden) * int64(u.State),
+			ConvBytes:  int64(u.SSMLayers) * elementBytes * int64(u.ConvKernel) * 2 * int64(u.Hidden+u.State),
+		},
 	}
 }
