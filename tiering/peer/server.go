@@ -134,11 +134,6 @@ func (s *Server) Counters() ServerCounters {
 	}
 }
 
-// Serves reports whether Handler answers a path.
-func Serves(path []byte) bool {
-	return string(path) == FindPath || string(path) == ReadPath || string(path) == HoldersPath
-}
-
 // retryHeader is the response header with the delay before the next attempt, in milliseconds.
 const retryHeader = "Retry-After-Ms"
 

@@ -27,14 +27,6 @@ func (id ID) String() string {
 	return fmt.Sprintf("codec %d", uint8(id))
 }
 
-// Parse returns the codec whose String method returns name.
-func Parse(name string) (ID, error) {
-	if i := slices.Index(names[:], name); i >= 0 {
-		return ID(i), nil
-	}
-	return None, fmt.Errorf("codec %q: not one of %q: %w", name, names, ErrInvalid)
-}
-
 // The kinds of failure.
 var (
 	ErrInvalid = errors.New("codec: invalid") // wrong arguments

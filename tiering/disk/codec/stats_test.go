@@ -25,15 +25,6 @@ func (s Stats) Ratio() float64 {
 	return float64(s.Raw) / float64(s.Stored)
 }
 
-// Add adds the chunks and bytes of another stream.
-func (s *Stats) Add(o Stats) {
-	s.Raw += o.Raw
-	s.Stored += o.Stored
-	s.Chunks += o.Chunks
-	s.Unsplit += o.Unsplit
-	s.Constants += o.Constants
-}
-
 // Inspect reads the header and the table of a stream. It checks the lengths of the chunks,
 // but not their contents. It returns ErrCorrupt if the bytes are not a stream.
 func Inspect(stream []byte) (Stats, error) {

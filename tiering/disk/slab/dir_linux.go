@@ -20,9 +20,6 @@ type directory struct {
 // page cache. The kernel is then asked to write dirty pages early and to drop cached ones.
 func OpenDir(path string) (FS, error) { return openDir(path, unix.O_DIRECT) }
 
-// OpenDirBuffered is OpenDir without trying O_DIRECT.
-func OpenDirBuffered(path string) (FS, error) { return openDir(path, 0) }
-
 func openDir(path string, flags int) (FS, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -8,7 +8,6 @@
 //	Space       which granules are free; in memory only
 //	Set         the slab files of a directory with their headers; transfers over
 //	            runs, several requests at a time
-//	Buffers     a pool of aligned buffers
 //
 // A slab file consists of blocks of 4 KiB:
 //

@@ -3,7 +3,6 @@ package slab
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -19,7 +18,7 @@ import (
 // kinds makes an empty FS of every kind.
 var kinds = map[string]func(t testing.TB) FS{
 	"direct":   func(t testing.TB) FS { return must[FS](t)(OpenDir(t.TempDir())) },
-	"buffered": func(t testing.TB) FS { return must[FS](t)(OpenDirBuffered(t.TempDir())) },
+	"buffered": func(t testing.TB) FS { return must[FS](t)(openDir(t.TempDir(), 0)) },
 	"memory":   func(t testing.TB) FS { return memory(t, vfs.NewCrashableMem()) },
 	"over vfs": func(t testing.TB) FS { return OverVFS(vfs.Default, t.TempDir()) },
 	"faults":   func(t testing.TB) FS { return NewFaults(memory(t, vfs.NewMem()), 1) },
@@ -222,23 +221,4 @@ func TestAlignedBuffers(t *testing.T) {
 			t.Errorf("%d bytes: not zeros", n)
 		}
 	}
-	stock := NewBuffers(2*BlockBytes, 1)
-	a, b := stock.Get(), stock.Get()
-	if len(a) != 2*BlockBytes || len(b) != 2*BlockBytes {
-		t.Errorf("%d and %d bytes", len(a), len(b))
-	}
-	stock.Put(a[:5])
-	stock.Put(b) // one too many
-	if c := stock.Get(); len(c) != 2*BlockBytes || &c[0] != &a[0] {
-		t.Error("a buffer given back was not given out again, whole")
-	}
-	if d := stock.Get(); &d[0] == &b[0] {
-		t.Error("more buffers are kept than allowed")
-	}
-	defer func() {
-		if said := fmt.Sprint(recover()); said == "<nil>" {
-			t.Error("a short buffer was taken back")
-		}
-	}()
-	stock.Put(AlignedBuffer(BlockBytes))
 }

@@ -1,7 +1,6 @@
 package show
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,27 +30,6 @@ func YAML(w io.Writer, v any) error {
 	e := yaml.NewEncoder(w)
 	e.SetIndent(2)
 	return errors.Join(e.Encode(&node), e.Close())
-}
-
-// Lines writes consecutive JSON documents as YAML.
-func Lines(w io.Writer, documents []byte) error {
-	d := json.NewDecoder(bytes.NewReader(documents))
-	for n := 0; ; n++ {
-		var one json.RawMessage
-		if err := d.Decode(&one); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if n > 0 {
-			if _, err := io.WriteString(w, "---\n"); err != nil {
-				return err
-			}
-		}
-		if err := YAML(w, one); err != nil {
-			return err
-		}
-	}
 }
 
 // block removes the JSON style: braces, and unnecessary quotes.

@@ -132,8 +132,4 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 	if !bytes.Equal(x, y) {
 		t.Errorf("%s\n%s", x, y)
 	}
-	b.Reset()
-	if err := Lines(&b, []byte("{\"a\":1}\n{\"a\":2}\n")); err != nil || b.String() != "a: 1\n---\na: 2\n" {
-		t.Errorf("%v %q", err, &b)
-	}
 }

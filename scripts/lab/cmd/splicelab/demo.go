@@ -195,10 +195,10 @@ func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Clie
 	o.Requests, o.Seam, o.Tolerance = f.requests, f.seam, f.tolerance
 	ended := func() {}
 	if !f.quiet {
-		bar := cli.NewProgress(c.Stderr)
-		ended = bar.End
+		bar := newProgress(c.Stderr)
+		ended = bar.end
 		o.Progress = func(p ragdemo.Progress) {
-			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("%s: request %d, %s", name, p.Request+1, p.Way))
+			bar.at(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("%s: request %d, %s", name, p.Request+1, p.Way))
 		}
 	}
 	report, err := ragdemo.RunClient(ctx, client, o)
@@ -230,10 +230,10 @@ func (f *demoFlags) chat(ctx context.Context, c *cli.Call, client *connector.Cli
 	o := chatdemo.Options{Steps: f.turns}
 	ended := func() {}
 	if !f.quiet {
-		bar := cli.NewProgress(c.Stderr)
-		ended = bar.End
+		bar := newProgress(c.Stderr)
+		ended = bar.end
 		o.Progress = func(p chatdemo.Progress) {
-			bar.At(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("chat: prompt %d, %s", p.Step+1, p.Way))
+			bar.at(float64(p.Done)/float64(max(p.Total, 1)), fmt.Sprintf("chat: prompt %d, %s", p.Step+1, p.Way))
 		}
 	}
 	report, err := chatdemo.RunClient(ctx, client, o)

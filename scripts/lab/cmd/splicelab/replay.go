@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -92,8 +94,8 @@ func (f *replayFlags) run(ctx context.Context, c *cli.Call) error {
 	}
 	ended := func() {}
 	if !f.quiet {
-		bar := cli.NewProgress(c.Stderr)
-		f.Progress, ended = func(done float64) { bar.At(done, "replaying") }, bar.End
+		bar := newProgress(c.Stderr)
+		f.Progress, ended = func(done float64) { bar.at(done, "replaying") }, bar.end
 	}
 	report, err := replay.Run(ctx, f.Options)
 	ended()
@@ -110,7 +112,7 @@ func (f *replayFlags) run(ctx context.Context, c *cli.Call) error {
 	}
 	if c.Output == cli.FormYAML {
 		var b bytes.Buffer
-		return errors.Join(report.WriteJSON(&b), show.Lines(c.Stdout, b.Bytes()))
+		return errors.Join(report.WriteJSON(&b), yamlOf(c.Stdout, &b))
 	}
 	if c.JSON {
 		return report.WriteJSON(c.Stdout)
@@ -213,4 +215,25 @@ func prefillOf(text string) (cost.Prefill, error) {
 		return cost.Prefill{}, cli.Usagef("--prefill %q is not fixed,per-token or fixed,per-token,per-token² in milliseconds", text)
 	}
 	return cost.Prefill{Fixed: v[0], PerToken: v[1], PerTokenSquared: v[2]}, nil
+}
+
+// yamlOf writes consecutive JSON documents as YAML.
+func yamlOf(w io.Writer, documents io.Reader) error {
+	d := json.NewDecoder(documents)
+	for n := 0; ; n++ {
+		var one json.RawMessage
+		if err := d.Decode(&one); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if n > 0 {
+			if _, err := io.WriteString(w, "---\n"); err != nil {
+				return err
+			}
+		}
+		if err := show.YAML(w, one); err != nil {
+			return err
+		}
+	}
 }

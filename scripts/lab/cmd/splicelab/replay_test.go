@@ -152,3 +152,10 @@ func TestCapacities(t *testing.T) {
 		}
 	}
 }
+
+func TestConsecutiveDocumentsAsYAML(t *testing.T) {
+	var b strings.Builder
+	if err := yamlOf(&b, strings.NewReader("{\"a\":1}\n{\"a\":2}\n")); err != nil || b.String() != "a: 1\n---\na: 2\n" {
+		t.Errorf("%v %q", err, b.String())
+	}
+}

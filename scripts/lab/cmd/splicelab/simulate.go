@@ -69,8 +69,8 @@ func (f *simulateFlags) run(ctx context.Context, c *cli.Call) error {
 	}
 	ended := func() {}
 	if !f.quiet {
-		bar := cli.NewProgress(c.Stderr)
-		f.Progress, ended = func(done float64) { bar.At(done, "simulating") }, bar.End
+		bar := newProgress(c.Stderr)
+		f.Progress, ended = func(done float64) { bar.at(done, "simulating") }, bar.end
 	}
 	report, err := simulate.Run(ctx, f.Options)
 	ended()

@@ -85,9 +85,9 @@ func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *cli.Call, s *si
 	}
 	o := clustercheck.Options{Profile: p, Keys: s.Segments, Duration: f.Duration, Churn: s.Churn, Seed: s.Seed}
 	if !f.quiet {
-		bar := cli.NewProgress(c.Stderr)
-		defer bar.End()
-		o.Progress = func(done float64) { bar.At(done, "running daemons") }
+		bar := newProgress(c.Stderr)
+		defer bar.end()
+		o.Progress = func(done float64) { bar.at(done, "running daemons") }
 	}
 	for i, d := range daemons {
 		client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "splicectl simulate",

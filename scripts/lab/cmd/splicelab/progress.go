@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"fmt"
@@ -8,21 +8,21 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// Progress shows the progress of a command: a bar on a terminal, elsewhere a line for each tenth.
-type Progress struct {
+// progress shows the progress of a command: a bar on a terminal, elsewhere a line for each tenth.
+type progress struct {
 	w        io.Writer
 	terminal bool
 	last     int // thousandths drawn
 	width    int // columns drawn
 }
 
-// NewProgress returns a progress bar on w.
-func NewProgress(w io.Writer) *Progress {
-	return &Progress{w: w, terminal: terminal.Is(w), last: -1}
+// newProgress returns a progress bar on w.
+func newProgress(w io.Writer) *progress {
+	return &progress{w: w, terminal: terminal.Is(w), last: -1}
 }
 
-// At shows how much of the work is done, from 0 to 1.
-func (p *Progress) At(done float64, what string) {
+// at shows how much of the work is done, from 0 to 1.
+func (p *progress) at(done float64, what string) {
 	const width = 40
 	thousandths := int(1000 * min(max(done, 0), 1))
 	if !p.terminal {
@@ -43,8 +43,8 @@ func (p *Progress) At(done float64, what string) {
 	p.width = columns
 }
 
-// End clears the bar.
-func (p *Progress) End() {
+// end clears the bar.
+func (p *progress) end() {
 	if p.terminal && p.width > 0 {
 		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.width))
 	}
