@@ -81,6 +81,7 @@ var mayImport = map[string]string{
 	"tiering":                    "gpuipc policy policy/cost policy/profile tiering/tier tiering/transfer tiering/plan tiering/costs tiering/decision tiering/advise tiering/stats tiering/hbm tiering/internal/...",
 	"tiering/tiertest":           "gpuipc policy/profile policy/profile/profiletest tiering/tier",
 	"tiering/tiertest/storetest": "gpuipc policy/profile tiering tiering/tier tiering/tiertest",
+	"tiering/disk/slab/slabtest": "tiering/disk/slab",
 
 	"connector/wire/schema":           "",
 	"connector/wire":                  "",

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
@@ -19,7 +19,7 @@ func TestCloseDrains(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	lower := s.openOK(cfg)
-	entered, release := stall(faults, slab.OpWrite)
+	entered, release := stall(faults, slabtest.OpWrite)
 	things := segments(1, 10)
 	var answers []<-chan outcome
 	for _, w := range things {
@@ -98,7 +98,7 @@ func TestCloseIsBounded(t *testing.T) {
 	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- lower.Run(context.Background()) }()
-	entered, release := stall(faults, slab.OpWrite)
+	entered, release := stall(faults, slabtest.OpWrite)
 	done, err := s.begin(lower, segments(1, 1)[0], tier.LevelLogged)
 	must(t, err)
 	<-entered
@@ -118,7 +118,7 @@ func TestCloseIsBoundedInItsSync(t *testing.T) {
 	cfg.DrainTime = 50 * time.Millisecond
 	lower := s.openOK(cfg)
 	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
-	entered, release := stall(faults, slab.OpSync)
+	entered, release := stall(faults, slabtest.OpSync)
 	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
@@ -206,7 +206,7 @@ func TestSuspect(t *testing.T) {
 	// The rows reached the disk, the bytes of the first two did not.
 	lost := crashed(mem, 100, rand.New(rand.NewPCG(1, 2)))
 	after := onMem(cfg, lost)
-	faults := slab.NewFaults(after.Slabs, 1)
+	faults := slabtest.NewFaults(after.Slabs, 1)
 	for _, w := range w[:2] {
 		n := w.name()
 		d, err := lower.Detail(context.Background(), n)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
@@ -70,16 +70,16 @@ func (s *shelf) faultScript(cfg Config, again Config) {
 // Every kind of fault, at every call of the file layer, one at a time.
 func TestFaultAtEveryCall(t *testing.T) {
 	tiertest.Leaks(t)
-	kinds := map[string]slab.Rule{
-		"EIO":       {Kind: slab.FaultError},
-		"ENOSPC":    {Kind: slab.FaultError, Errno: unix.ENOSPC},
-		"EROFS":     {Kind: slab.FaultError, Errno: unix.EROFS},
-		"short":     {Kind: slab.FaultShort},
-		"torn":      {Kind: slab.FaultTorn},
-		"torn EIO":  {Kind: slab.FaultTorn, Errno: unix.EIO},
-		"reordered": {Kind: slab.FaultReordered},
-		"flip read": {Kind: slab.FaultFlipRead},
-		"flip rest": {Kind: slab.FaultFlipRest},
+	kinds := map[string]slabtest.Rule{
+		"EIO":       {Kind: slabtest.FaultError},
+		"ENOSPC":    {Kind: slabtest.FaultError, Errno: unix.ENOSPC},
+		"EROFS":     {Kind: slabtest.FaultError, Errno: unix.EROFS},
+		"short":     {Kind: slabtest.FaultShort},
+		"torn":      {Kind: slabtest.FaultTorn},
+		"torn EIO":  {Kind: slabtest.FaultTorn, Errno: unix.EIO},
+		"reordered": {Kind: slabtest.FaultReordered},
+		"flip read": {Kind: slabtest.FaultFlipRead},
+		"flip rest": {Kind: slabtest.FaultFlipRest},
 	}
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 				cfg.Workers = 1
 				cfg.RetryMin, cfg.RetryMax = time.Millisecond, time.Millisecond
 				again := cfg
-				faults := slab.NewFaults(cfg.Slabs, call)
+				faults := slabtest.NewFaults(cfg.Slabs, call)
 				cfg.Slabs = faults
 				rule.First = call
 				faults.Set(rule)
@@ -98,7 +98,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 				if s.Failed() {
 					t.Fatalf("at call %d", call)
 				}
-				if faults.Calls(slab.AnyOp) < call {
+				if faults.Calls(slabtest.AnyOp) < call {
 					if call < 20 {
 						t.Fatalf("only %d calls", call)
 					}
@@ -186,25 +186,25 @@ func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, 
 
 // randomRules are mostly faults of bytes, which go unnoticed until a read, and
 // some of calls.
-func randomRules(rng *rand.Rand) []slab.Rule {
-	all := []slab.Rule{
-		{Op: slab.OpRead, Kind: slab.FaultFlipRead, Bits: 1 + rng.IntN(3)},
-		{Op: slab.OpRead, Kind: slab.FaultShort},
-		{Op: slab.OpRead, Kind: slab.FaultError},
-		{Op: slab.OpWrite, Kind: slab.FaultTorn},
-		{Op: slab.OpWrite, Kind: slab.FaultReordered},
-		{Op: slab.OpWrite, Kind: slab.FaultFlipRest, Bits: 1 + rng.IntN(3)},
-		{Op: slab.OpWrite, Kind: slab.FaultTorn, Errno: unix.EIO},
-		{Op: slab.OpWrite, Kind: slab.FaultError, Errno: unix.EROFS},
-		{Op: slab.OpWrite, Kind: slab.FaultError, Errno: unix.ENOSPC},
-		{Op: slab.OpSync, Kind: slab.FaultError},
-		{Op: slab.OpCreate, Kind: slab.FaultError, Errno: unix.ENOSPC},
+func randomRules(rng *rand.Rand) []slabtest.Rule {
+	all := []slabtest.Rule{
+		{Op: slabtest.OpRead, Kind: slabtest.FaultFlipRead, Bits: 1 + rng.IntN(3)},
+		{Op: slabtest.OpRead, Kind: slabtest.FaultShort},
+		{Op: slabtest.OpRead, Kind: slabtest.FaultError},
+		{Op: slabtest.OpWrite, Kind: slabtest.FaultTorn},
+		{Op: slabtest.OpWrite, Kind: slabtest.FaultReordered},
+		{Op: slabtest.OpWrite, Kind: slabtest.FaultFlipRest, Bits: 1 + rng.IntN(3)},
+		{Op: slabtest.OpWrite, Kind: slabtest.FaultTorn, Errno: unix.EIO},
+		{Op: slabtest.OpWrite, Kind: slabtest.FaultError, Errno: unix.EROFS},
+		{Op: slabtest.OpWrite, Kind: slabtest.FaultError, Errno: unix.ENOSPC},
+		{Op: slabtest.OpSync, Kind: slabtest.FaultError},
+		{Op: slabtest.OpCreate, Kind: slabtest.FaultError, Errno: unix.ENOSPC},
 	}
-	rules := make([]slab.Rule, 1+rng.IntN(3))
+	rules := make([]slabtest.Rule, 1+rng.IntN(3))
 	for i := range rules {
 		rules[i] = all[rng.IntN(len(all))]
 		rules[i].Rate = 0.2 + 0.5*rng.Float64()
-		rules[i].Last = slab.Forever
+		rules[i].Last = slabtest.Forever
 	}
 	return rules
 }

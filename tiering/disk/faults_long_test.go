@@ -19,7 +19,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -39,25 +39,25 @@ const (
 // injury is a sort of batch.
 type injury struct {
 	name   string
-	writes func(rng *rand.Rand) []slab.Rule
+	writes func(rng *rand.Rand) []slabtest.Rule
 	rest   bool
-	reads  func(rng *rand.Rand) []slab.Rule
+	reads  func(rng *rand.Rand) []slabtest.Rule
 }
 
 var injuries = []injury{
-	{name: "writes that lie", writes: func(*rand.Rand) []slab.Rule {
-		return []slab.Rule{{Op: slab.OpWrite, Kind: slab.FaultTorn, Rate: 0.35}, {Op: slab.OpWrite, Kind: slab.FaultReordered, Rate: 0.5},
-			{Op: slab.OpWrite, Kind: slab.FaultFlipRest, Bits: 1}}
+	{name: "writes that lie", writes: func(*rand.Rand) []slabtest.Rule {
+		return []slabtest.Rule{{Op: slabtest.OpWrite, Kind: slabtest.FaultTorn, Rate: 0.35}, {Op: slabtest.OpWrite, Kind: slabtest.FaultReordered, Rate: 0.5},
+			{Op: slabtest.OpWrite, Kind: slabtest.FaultFlipRest, Bits: 1}}
 	}},
-	{name: "writes that fail", writes: func(rng *rand.Rand) []slab.Rule {
+	{name: "writes that fail", writes: func(rng *rand.Rand) []slabtest.Rule {
 		errno := []unix.Errno{unix.EIO, unix.ENOSPC, unix.EROFS, unix.EDQUOT}[rng.IntN(4)]
-		kind := []slab.FaultKind{slab.FaultTorn, slab.FaultReordered, slab.FaultError, slab.FaultFlipRest}[rng.IntN(4)]
-		return []slab.Rule{{Op: slab.OpWrite, Kind: kind, Errno: errno, Rate: 0.1}}
+		kind := []slabtest.FaultKind{slabtest.FaultTorn, slabtest.FaultReordered, slabtest.FaultError, slabtest.FaultFlipRest}[rng.IntN(4)]
+		return []slabtest.Rule{{Op: slabtest.OpWrite, Kind: kind, Errno: errno, Rate: 0.1}}
 	}},
 	{name: "at rest", rest: true},
-	{name: "reads", reads: func(*rand.Rand) []slab.Rule {
-		return []slab.Rule{{Op: slab.OpRead, Kind: slab.FaultFlipRead, Bits: 2, Rate: 0.3}, {Op: slab.OpRead, Kind: slab.FaultShort, Rate: 0.3},
-			{Op: slab.OpRead, Errno: unix.EIO, Rate: 0.7}}
+	{name: "reads", reads: func(*rand.Rand) []slabtest.Rule {
+		return []slabtest.Rule{{Op: slabtest.OpRead, Kind: slabtest.FaultFlipRead, Bits: 2, Rate: 0.3}, {Op: slabtest.OpRead, Kind: slabtest.FaultShort, Rate: 0.3},
+			{Op: slabtest.OpRead, Errno: unix.EIO, Rate: 0.7}}
 	}},
 }
 
@@ -73,7 +73,7 @@ type injured struct {
 	*testing.T
 	s      *shelf
 	tier   *running
-	faults *slab.Faults
+	faults *slabtest.Faults
 	now    atomic.Int64
 	rng    *rand.Rand
 	proofs []proof
@@ -119,7 +119,7 @@ func openInjured(t *testing.T, coded []profile.PartKind, seed uint64) *injured {
 	x := &injured{T: t, s: newShelf(t), rng: rand.New(rand.NewPCG(seed, 0))}
 	x.now.Store(1e18)
 	cfg := onMem(x.s.config(), vfs.NewMem())
-	x.faults = slab.NewFaults(cfg.Slabs, seed)
+	x.faults = slabtest.NewFaults(cfg.Slabs, seed)
 	cfg.Slabs, cfg.Coded, cfg.Workers = x.faults, coded, 2
 	cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = 24<<20, 8<<20, 8<<20
 	cfg.RetryMin, cfg.RetryMax, cfg.SyncEvery = time.Millisecond, time.Millisecond, 50*time.Millisecond

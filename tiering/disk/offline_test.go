@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -119,7 +120,7 @@ func TestCheckFindsDamageRepairDropsIt(t *testing.T) {
 			cfg.Coded = coded
 			s.filled(cfg, things)
 			at := s.whereIs(cfg, w)
-			faults := slab.NewFaults(cfg.Slabs, 1)
+			faults := slabtest.NewFaults(cfg.Slabs, 1)
 			must(t, faults.Flip(fmt.Sprintf("%06d.slab", at.Slab), at.Off+int64(i)%2*4700, 4))
 			r := s.mustCheck(cfg, true)
 			if len(r.Problems) != 1 || r.Problems[0].Name != w.name() {

@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -184,14 +185,14 @@ func TestOpenKeepsOrderOfUse(t *testing.T) {
 func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 	things := segments(1, 20)
 	for name, test := range map[string]struct {
-		rule  slab.Rule
+		rule  slabtest.Rule
 		flip  int64 // offset in the header, 0 = none
 		first State
 	}{
 		"a bit of the header":     {flip: 100},
-		"a wrong read":            {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultFlipRead, First: 1}},
-		"not opened for a moment": {rule: slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateRefused},
-		"not read for a moment":   {rule: slab.Rule{Op: slab.OpRead, Name: "000001.slab", Kind: slab.FaultError, First: 1}, first: StateRefused},
+		"a wrong read":            {rule: slabtest.Rule{Op: slabtest.OpRead, Name: "000001.slab", Kind: slabtest.FaultFlipRead, First: 1}},
+		"not opened for a moment": {rule: slabtest.Rule{Op: slabtest.OpOpen, Name: "000001.slab", Kind: slabtest.FaultError, First: 1}, first: StateRefused},
+		"not read for a moment":   {rule: slabtest.Rule{Op: slabtest.OpRead, Name: "000001.slab", Kind: slabtest.FaultError, First: 1}, first: StateRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf(t)
@@ -200,7 +201,7 @@ func TestOpenKeepsSlabsInTrouble(t *testing.T) {
 			if test.flip > 0 {
 				must(t, faults.Flip("000001.slab", test.flip, 1))
 			}
-			if test.rule.Op != slab.AnyOp {
+			if test.rule.Op != slabtest.AnyOp {
 				faults.Set(test.rule)
 			}
 			later := cfg
@@ -234,11 +235,11 @@ func TestOpenSyncsNames(t *testing.T) {
 	cfg := onMem(s.config(), mem)
 	s.mkdirs(mem, cfg)
 	killed := cfg
-	faults := slab.NewFaults(cfg.Slabs, 1)
+	faults := slabtest.NewFaults(cfg.Slabs, 1)
 	killed.Slabs = faults
 	lower := s.openOK(killed)
-	faults.Set(slab.Rule{Op: slab.OpSyncDir, Kind: slab.FaultError, Last: slab.Forever},
-		slab.Rule{Op: slab.OpRemove, Kind: slab.FaultError, Last: slab.Forever})
+	faults.Set(slabtest.Rule{Op: slabtest.OpSyncDir, Kind: slabtest.FaultError, Last: slabtest.Forever},
+		slabtest.Rule{Op: slabtest.OpRemove, Kind: slabtest.FaultError, Last: slabtest.Forever})
 	_ = s.write(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
 	_ = lower.close()
 	again := s.openOK(cfg)

@@ -24,6 +24,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -161,7 +162,7 @@ func TestRebuildLosesOnlyWhatDoesNotRead(t *testing.T) {
 func TestRepairRestoresSlabHeaders(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, cfg Config){
 		"bit": func(t *testing.T, cfg Config) {
-			must(t, slab.NewFaults(cfg.Slabs, 1).Flip("000001.slab", 100, 1))
+			must(t, slabtest.NewFaults(cfg.Slabs, 1).Flip("000001.slab", 100, 1))
 		},
 		"zeros": func(t *testing.T, cfg Config) {
 			f, err := cfg.Slabs.Open("000001.slab")
@@ -169,7 +170,7 @@ func TestRepairRestoresSlabHeaders(t *testing.T) {
 			must(t, errors.Join(f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0), f.Close()))
 		},
 		"does not read": func(_ *testing.T, cfg Config) {
-			cfg.Slabs.(*slab.Faults).Set(slab.Rule{Op: slab.OpRead, Name: "000001.slab", First: 1, Last: 2})
+			cfg.Slabs.(*slabtest.Faults).Set(slabtest.Rule{Op: slabtest.OpRead, Name: "000001.slab", First: 1, Last: 2})
 		},
 	} {
 		for _, index := range []string{"there", "gone"} {
@@ -177,7 +178,7 @@ func TestRepairRestoresSlabHeaders(t *testing.T) {
 				s := newShelf(t)
 				mem := vfs.NewMem()
 				cfg := onMem(s.config(), mem)
-				cfg.Slabs = slab.NewFaults(cfg.Slabs, 1)
+				cfg.Slabs = slabtest.NewFaults(cfg.Slabs, 1)
 				things := append(segments(1, 60), chain(500, 3, tenantB)...) // in two slabs
 				s.filled(cfg, things)
 				if index == "gone" {
@@ -274,7 +275,7 @@ func TestOfflineStopsAtSlabsItCannotJudge(t *testing.T) {
 	things := segments(1, 3)
 	s.filled(cfg, things)
 	for _, errno := range []unix.Errno{unix.EMFILE, unix.EACCES} {
-		faults.Set(slab.Rule{Op: slab.OpOpen, Name: "000001.slab", Last: slab.Forever, Errno: errno})
+		faults.Set(slabtest.Rule{Op: slabtest.OpOpen, Name: "000001.slab", Last: slabtest.Forever, Errno: errno})
 		if r, err := offline.CheckPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, errno) {
 			t.Errorf("check: %+v, %v", r, err)
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -31,7 +31,7 @@ func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
 	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
 	n := w[0].name()
 	held, _ := lower.Lookup(&n)
-	entered, release := stall(faults, slab.OpRead)
+	entered, release := stall(faults, slabtest.OpRead)
 	read := make(chan error, 1)
 	go func() { read <- s.read(lower.Tier, w[0]) }()
 	<-entered
@@ -68,7 +68,7 @@ func TestHungReadsAreMissesUntilTheyReturn(t *testing.T) {
 // While a write or a sync does not return nothing new is taken; what is there is
 // found and read.
 func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
-	for name, op := range map[string]slab.Op{"write": slab.OpWrite, "sync": slab.OpSync, "new slab": slab.OpCreate} {
+	for name, op := range map[string]slabtest.Op{"write": slabtest.OpWrite, "sync": slabtest.OpSync, "new slab": slabtest.OpCreate} {
 		t.Run(name, func(t *testing.T) {
 			tiertest.Leaks(t)
 			s := newShelf(t)
@@ -77,7 +77,7 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 			cfg.Now, cfg.ticks = c.now, c.now
 			lower := s.openOK(cfg)
 			w := segments(1, 60)
-			if op != slab.OpCreate {
+			if op != slabtest.OpCreate {
 				s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
 			}
 			entered, release := stall(faults, op)
@@ -91,7 +91,7 @@ func TestNothingIsAdmittedWhileWritesHang(t *testing.T) {
 			if _, err := s.admit(lower.Tier, w[2], 1<<40); !errors.Is(err, tier.ErrUnavailable) {
 				t.Errorf("admitted: %v", err)
 			}
-			if op != slab.OpCreate {
+			if op != slabtest.OpCreate {
 				s.mustRead(lower.Tier, w[0])
 			}
 			release()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 	"github.com/spliced-kv/spliced/tiering/tiertest/storetest"
@@ -29,7 +30,7 @@ type subject struct {
 	shelf  *shelf
 	cfg    Config
 	mem    *vfs.MemFS // nil = a directory
-	faults *slab.Faults
+	faults *slabtest.Faults
 	late   atomic.Int64 // by how much the tier's clock is ahead
 
 	tier  *Tier
@@ -67,7 +68,7 @@ func newSubject(t testing.TB, o tiertest.Options, cfg Config, seed uint64) *subj
 func (s *subject) on(mem *vfs.MemFS, seed uint64) {
 	s.mem = mem
 	s.cfg = onMem(s.cfg, mem)
-	s.faults = slab.NewFaults(s.cfg.Slabs, seed)
+	s.faults = slabtest.NewFaults(s.cfg.Slabs, seed)
 	s.cfg.Slabs = s.faults
 }
 
@@ -233,20 +234,20 @@ func flipInFile(path string, off int64, mask byte) error {
 // that nobody is told of.
 func (s *subject) Disturb(rng *rand.Rand, lies bool) {
 	rate := 0.02 + 0.2*rng.Float64()
-	rules := []slab.Rule{
-		{Op: slab.OpRead, Kind: slab.FaultFlipRead, Rate: rate, Bits: 1 + rng.IntN(3)},
-		{Op: slab.OpRead, Kind: slab.FaultShort, Rate: rate},
-		{Op: slab.OpRead, Errno: unix.EIO, Rate: rate},
-		{Op: slab.OpWrite, Errno: unix.EIO, Rate: rate / 4},
-		{Op: slab.OpWrite, Errno: unix.ENOSPC, Rate: rate / 4},
-		{Op: slab.OpCreate, Errno: unix.ENOSPC, Rate: rate},
-		{Op: slab.OpSync, Errno: unix.EIO, Rate: rate / 2},
+	rules := []slabtest.Rule{
+		{Op: slabtest.OpRead, Kind: slabtest.FaultFlipRead, Rate: rate, Bits: 1 + rng.IntN(3)},
+		{Op: slabtest.OpRead, Kind: slabtest.FaultShort, Rate: rate},
+		{Op: slabtest.OpRead, Errno: unix.EIO, Rate: rate},
+		{Op: slabtest.OpWrite, Errno: unix.EIO, Rate: rate / 4},
+		{Op: slabtest.OpWrite, Errno: unix.ENOSPC, Rate: rate / 4},
+		{Op: slabtest.OpCreate, Errno: unix.ENOSPC, Rate: rate},
+		{Op: slabtest.OpSync, Errno: unix.EIO, Rate: rate / 2},
 	}
 	if lies {
 		rules = append(rules,
-			slab.Rule{Op: slab.OpWrite, Kind: slab.FaultTorn, Rate: rate},
-			slab.Rule{Op: slab.OpWrite, Kind: slab.FaultReordered, Rate: rate},
-			slab.Rule{Op: slab.OpWrite, Kind: slab.FaultFlipRest, Rate: rate})
+			slabtest.Rule{Op: slabtest.OpWrite, Kind: slabtest.FaultTorn, Rate: rate},
+			slabtest.Rule{Op: slabtest.OpWrite, Kind: slabtest.FaultReordered, Rate: rate},
+			slabtest.Rule{Op: slabtest.OpWrite, Kind: slabtest.FaultFlipRest, Rate: rate})
 	}
 	s.faults.Set(rules...)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -52,7 +53,7 @@ func (r *running) awaitState(t *testing.T, want State) {
 // While the disk answers nothing, everything that the store asks under its lock is
 // answered.
 func TestStalledDiskHoldsUpNoLookup(t *testing.T) {
-	for name, op := range map[string]slab.Op{"write": slab.OpWrite, "read": slab.OpRead, "sync": slab.OpSync} {
+	for name, op := range map[string]slabtest.Op{"write": slabtest.OpWrite, "read": slabtest.OpRead, "sync": slabtest.OpSync} {
 		t.Run(name, func(t *testing.T) {
 			tiertest.Leaks(t)
 			s := newShelf(t)
@@ -105,7 +106,7 @@ func TestRemovedWhileRead(t *testing.T) {
 	lower := s.openOK(cfg)
 	w := segments(1, 1)[0]
 	s.mustWrite(lower.Tier, w, tier.LevelSynced)
-	entered, release := stall(faults, slab.OpRead)
+	entered, release := stall(faults, slabtest.OpRead)
 	read := make(chan error, 1)
 	go func() { read <- s.read(lower.Tier, w) }()
 	<-entered
@@ -154,9 +155,9 @@ func TestReadErrorsAndBreaker(t *testing.T) {
 	for _, w := range w {
 		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
-	faults.Set(slab.Rule{Op: slab.OpRead, First: 1, Kind: slab.FaultError})
+	faults.Set(slabtest.Rule{Op: slabtest.OpRead, First: 1, Kind: slabtest.FaultError})
 	s.mustRead(lower.Tier, w[0])
-	faults.Set(slab.Rule{Op: slab.OpRead, Kind: slab.FaultError, Last: slab.Forever})
+	faults.Set(slabtest.Rule{Op: slabtest.OpRead, Kind: slabtest.FaultError, Last: slabtest.Forever})
 	for i := range breakerFailures {
 		if err := s.read(lower.Tier, w[i]); !errors.Is(err, tier.ErrUnavailable) {
 			t.Errorf("%d: %v", i, err)
@@ -210,8 +211,8 @@ func TestFull(t *testing.T) {
 	cfg, faults := faulty(quick(s.config()), 1)
 	lower := s.openOK(cfg)
 	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
-	faults.Set(slab.Rule{Op: slab.OpCreate, Kind: slab.FaultError, Errno: unix.ENOSPC, Last: slab.Forever},
-		slab.Rule{Op: slab.OpFree, Kind: slab.FaultError, Errno: unix.EIO, Last: slab.Forever})
+	faults.Set(slabtest.Rule{Op: slabtest.OpCreate, Kind: slabtest.FaultError, Errno: unix.ENOSPC, Last: slabtest.Forever},
+		slabtest.Rule{Op: slabtest.OpFree, Kind: slabtest.FaultError, Errno: unix.EIO, Last: slabtest.Forever})
 	for _, w := range segments(2, 120) { // 1.5 MB into one slab of 512 KiB
 		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 		s.mustRead(lower.Tier, w)
@@ -249,7 +250,7 @@ func TestPaused(t *testing.T) {
 			lower := s.openOK(cfg)
 			w := segments(1, 3)
 			s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
-			faults.Set(slab.Rule{Op: slab.OpWrite, Kind: slab.FaultError, Errno: errno, Last: slab.Forever})
+			faults.Set(slabtest.Rule{Op: slabtest.OpWrite, Kind: slabtest.FaultError, Errno: errno, Last: slabtest.Forever})
 			for range failuresToPause {
 				if err := s.write(lower.Tier, w[1], tier.LevelLogged); !errors.Is(err, tier.ErrUnavailable) {
 					t.Errorf("%v", err)
@@ -280,7 +281,7 @@ func TestSyncFails(t *testing.T) {
 	w := segments(1, 4)
 	s.mustWrite(lower.Tier, w[0], tier.LevelSynced)
 	s.mustWrite(lower.Tier, w[1], tier.LevelLogged)
-	faults.Set(slab.Rule{Op: slab.OpSync, Kind: slab.FaultError, First: 1})
+	faults.Set(slabtest.Rule{Op: slabtest.OpSync, Kind: slabtest.FaultError, First: 1})
 	if err := s.write(lower.Tier, w[2], tier.LevelSynced); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
@@ -409,7 +410,7 @@ func TestStartWhileReopening(t *testing.T) {
 	must(t, err)
 	// A sync that hangs keeps the syncer, but not the probe.
 	entered, wait := make(chan struct{}, 1), make(chan struct{})
-	faults.Set(slab.Rule{Op: slab.OpSync, Name: "000001.slab", Kind: slab.FaultSlow, Entered: entered, Wait: wait, First: 1})
+	faults.Set(slabtest.Rule{Op: slabtest.OpSync, Name: "000001.slab", Kind: slabtest.FaultSlow, Entered: entered, Wait: wait, First: 1})
 	synced, err := s.begin(lower.Tier, w[2], tier.LevelSynced)
 	must(t, err)
 	<-entered
@@ -549,7 +550,7 @@ func TestSyncWithoutRoomPauses(t *testing.T) {
 	cfg, faults := faulty(quick(s.config()), 1)
 	lower := s.openOK(cfg)
 	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelSynced)
-	faults.Set(slab.Rule{Op: slab.OpSync, Kind: slab.FaultError, Errno: unix.ENOSPC, Last: slab.Forever})
+	faults.Set(slabtest.Rule{Op: slabtest.OpSync, Kind: slabtest.FaultError, Errno: unix.ENOSPC, Last: slabtest.Forever})
 	if err := s.write(lower.Tier, segments(2, 1)[0], tier.LevelSynced); err == nil {
 		t.Error("synced")
 	}
@@ -573,7 +574,7 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 	var failing atomic.Bool
 	cfg := quick(s.config())
 	cfg.DrainTime = 10 * time.Millisecond
-	faults := slab.NewFaults(slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), 1)
+	faults := slabtest.NewFaults(slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), 1)
 	cfg.Slabs, cfg.Index = faults, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if failing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			return errorfs.ErrInjected
@@ -586,7 +587,7 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 	go func() { ended <- lower.Run(context.Background()) }()
 	w := segments(1, 1)[0]
 	s.mustWrite(lower, w, tier.LevelSynced)
-	entered, release := stall(faults, slab.OpRead)
+	entered, release := stall(faults, slabtest.OpRead)
 	go func() { read <- s.read(lower, w) }()
 	<-entered
 	failing.Store(true)
@@ -687,7 +688,7 @@ func TestCatalogFailsUnderWaiters(t *testing.T) {
 	lower := s.openOK(cfg)
 	w := segments(1, 2)
 	s.mustWrite(lower.Tier, w[0], tier.LevelLogged)
-	entered, release := stall(faults, slab.OpSync)
+	entered, release := stall(faults, slabtest.OpSync)
 	first, err := s.begin(lower.Tier, w[0], tier.LevelSynced)
 	must(t, err)
 	<-entered

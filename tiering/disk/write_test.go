@@ -9,23 +9,23 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
 // faulty is a configuration in memory whose slabs fail on demand.
-func faulty(cfg Config, seed uint64) (Config, *slab.Faults) {
+func faulty(cfg Config, seed uint64) (Config, *slabtest.Faults) {
 	cfg = onMem(cfg, vfs.NewMem())
-	f := slab.NewFaults(cfg.Slabs, seed)
+	f := slabtest.NewFaults(cfg.Slabs, seed)
 	cfg.Slabs = f
 	return cfg, f
 }
 
 // stall makes calls of an operation wait until the answer is called.
-func stall(f *slab.Faults, op slab.Op) (entered <-chan struct{}, release func()) {
+func stall(f *slabtest.Faults, op slabtest.Op) (entered <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1000), make(chan struct{})
-	f.Set(slab.Rule{Op: op, Kind: slab.FaultSlow, Last: slab.Forever, Entered: in, Wait: out})
+	f.Set(slabtest.Rule{Op: op, Kind: slabtest.FaultSlow, Last: slabtest.Forever, Entered: in, Wait: out})
 	return in, func() {
 		f.Set()
 		close(out)
@@ -48,7 +48,7 @@ func TestJoin(t *testing.T) {
 	lower := s.openOK(cfg)
 	s.mustWrite(lower.Tier, segments(9, 1)[0], tier.LevelLogged) // so that there is a slab
 	before := lower.Used(tenantA)
-	entered, release := stall(faults, slab.OpWrite)
+	entered, release := stall(faults, slabtest.OpWrite)
 	w := segments(1, 1)[0]
 	canceled, err := s.admit(lower.Tier, w, 1<<40)
 	must(t, err)
@@ -123,7 +123,7 @@ func TestQueueBounds(t *testing.T) {
 			cfg, faults := faulty(s.config(), 1)
 			set(&cfg)
 			lower := s.openOK(cfg)
-			_, release := stall(faults, slab.OpWrite)
+			_, release := stall(faults, slabtest.OpWrite)
 			w := segments(1, 2)
 			done, err := s.begin(lower.Tier, w[0], tier.LevelLogged)
 			must(t, err)

@@ -1,4 +1,4 @@
-package slab
+package slab_test
 
 import (
 	"bytes"
@@ -9,6 +9,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	. "github.com/spliced-kv/spliced/tiering/disk/slab"
+	. "github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 )
 
 // TestCrashCloneHasSlabsAndCatalogueOfOneInstant writes entries in the order of
@@ -68,7 +71,7 @@ func writeEntry(t *testing.T, s *Set, space *Space, db *pebble.DB, i uint64) {
 		space.AddSlab(slab.Number, slab.Bytes)
 		runs = must[[]Run](t)(space.Alloc(bytes))
 	}
-	noError(t, s.Write(runs, 0, [][]byte{random(i, bytes)}))
+	noError(t, s.Write(runs, 0, [][]byte{Random(i, bytes)}))
 	for _, r := range runs {
 		noError(t, s.Sync(r.Slab))
 	}
@@ -105,7 +108,7 @@ func checkClone(t *testing.T, clone *vfs.MemFS, o SetOptions) (rows int) {
 			})
 		}
 		noError(t, space.Take(runs))
-		want := random(i, 100<<10)
+		want := Random(i, 100<<10)
 		got := AlignedBuffer(len(want))
 		noError(t, s.Read(runs, 0, [][]byte{got}))
 		if !bytes.Equal(got, want) {

@@ -4,7 +4,6 @@
 //
 //	FS, File    a directory of slab files: OpenDir (with O_DIRECT, or buffered if
 //	            the system refuses that), OverVFS (Pebble's vfs, for crash tests)
-//	Faults      an FS around another one that injects faults, for tests
 //	Space       which granules are free; in memory only
 //	Set         the slab files of a directory with their headers; transfers over
 //	            runs, several requests at a time

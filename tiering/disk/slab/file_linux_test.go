@@ -255,7 +255,7 @@ func readOnly(t *testing.T, dir string) {
 	if err := unix.Mount("slabs", dir, "tmpfs", 0, "size=8m"); err != nil {
 		t.Skip(err)
 	}
-	o := testOptions()
+	o := SetOptions{StoreID: StoreID{1, 2, 3}, SlabBytes: 4 << 20, Granule: 64 << 10}
 	fsys := must[FS](t)(OpenDir(dir))
 	s := must[*Set](t)(OpenSet(fsys, o))
 	slab := must[SlabInfo](t)(s.Grow())

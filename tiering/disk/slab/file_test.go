@@ -21,7 +21,6 @@ var kinds = map[string]func(t testing.TB) FS{
 	"buffered": func(t testing.TB) FS { return must[FS](t)(openDir(t.TempDir(), 0)) },
 	"memory":   func(t testing.TB) FS { return memory(t, vfs.NewCrashableMem()) },
 	"over vfs": func(t testing.TB) FS { return OverVFS(vfs.Default, t.TempDir()) },
-	"faults":   func(t testing.TB) FS { return NewFaults(memory(t, vfs.NewMem()), 1) },
 }
 
 func memory(t testing.TB, fsys vfs.FS) FS {

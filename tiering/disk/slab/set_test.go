@@ -1,4 +1,4 @@
-package slab
+package slab_test
 
 import (
 	"bytes"
@@ -17,6 +17,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
+
+	. "github.com/spliced-kv/spliced/tiering/disk/slab"
+	. "github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 )
 
 func testOptions() SetOptions {
@@ -31,7 +34,7 @@ func TestSetKeepsWhatWasWritten(t *testing.T) {
 			space := NewSpace(o.Granule)
 			for range 3 {
 				slab := must[SlabInfo](t)(s.Grow())
-				if slab.Bytes != o.SlabBytes || slab.Name != fileName(slab.Number) {
+				if slab.Bytes != o.SlabBytes || slab.Name != FileName(slab.Number) {
 					t.Errorf("%+v", slab)
 				}
 				space.AddSlab(slab.Number, slab.Bytes)
@@ -66,7 +69,7 @@ func writeEntries(t *testing.T, s *Set, space *Space) (all []written) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 9))
 	for seed := uint64(0); ; seed++ {
-		data := random(seed, (1+rng.IntN(600))*BlockBytes)
+		data := Random(seed, (1+rng.IntN(600))*BlockBytes)
 		runs, err := space.Alloc(int64(len(data)))
 		if errors.Is(err, tier.ErrFull) {
 			return all
@@ -82,8 +85,8 @@ func writeEntries(t *testing.T, s *Set, space *Space) (all []written) {
 			})
 		}
 		cut := rng.IntN(len(data)/BlockBytes) * BlockBytes
-		noError(t, s.Write(runs, int64(cut), pieces(rng, data[cut:], 200)))
-		noError(t, s.Write(runs, 0, pieces(rng, data[:cut], 200)))
+		noError(t, s.Write(runs, int64(cut), Pieces(rng, data[cut:], 200)))
+		noError(t, s.Write(runs, 0, Pieces(rng, data[:cut], 200)))
 		all = append(all, written{runs, data})
 	}
 }
@@ -98,7 +101,7 @@ func readEntries(t *testing.T, s *Set, all []written) {
 		from := rng.IntN(len(w.data)/BlockBytes) * BlockBytes
 		to := from + (1+rng.IntN((len(w.data)-from)/BlockBytes))*BlockBytes
 		got := AlignedBuffer(to - from)
-		noError(t, s.Read(w.runs, int64(from), pieces(rng, got, 300)))
+		noError(t, s.Read(w.runs, int64(from), Pieces(rng, got, 300)))
 		if !bytes.Equal(got, w.data[from:to]) {
 			t.Fatalf("entry %d: other bytes came back in [%d,%d)", i, from, to)
 		}
@@ -161,12 +164,12 @@ func TestSetOptionsNameEveryBadSetting(t *testing.T) {
 // rewrite changes a slab's header in place; sum says to make it intact again.
 func rewrite(t *testing.T, fsys FS, n uint32, sum bool, change func(block []byte)) {
 	t.Helper()
-	f := must[File](t)(fsys.Open(fileName(n)))
+	f := must[File](t)(fsys.Open(FileName(n)))
 	block := [][]byte{AlignedBuffer(BlockBytes)}
 	noError(t, f.ReadAt(block, 0))
 	change(block[0])
 	if sum {
-		binary.LittleEndian.PutUint64(block[0][sumOff:], xxh3.Hash(block[0][:sumOff]))
+		binary.LittleEndian.PutUint64(block[0][SumOff:], xxh3.Hash(block[0][:SumOff]))
 	}
 	noError(t, f.WriteAt(block, 0))
 	noError(t, f.Close())
@@ -192,14 +195,14 @@ func TestSlabsThatAreNotOursAreRefusedByName(t *testing.T) {
 		"granule":        {func(_ *testing.T, _ FS, o *SetOptions) { o.Granule *= 2 }, ErrGranule, "65536"},
 		"size":           {func(t *testing.T, fsys FS, _ *SetOptions) { rewrite(t, fsys, 1, true, put32(32, 2<<20)) }, ErrSize, "2097152"},
 		"too short": {func(t *testing.T, fsys FS, _ *SetOptions) {
-			noError(t, fsys.Remove(fileName(1)))
-			noError(t, must[File](t)(fsys.Create(fileName(1), 100)).Close())
+			noError(t, fsys.Remove(FileName(1)))
+			noError(t, must[File](t)(fsys.Create(FileName(1), 100)).Close())
 		}, ErrUnfinished, "100 bytes"},
 		"cannot be read": {func(_ *testing.T, fsys FS, _ *SetOptions) {
-			fsys.(*Faults).Set(Rule{Op: OpRead, Name: fileName(1)})
+			fsys.(*Faults).Set(Rule{Op: OpRead, Name: FileName(1)})
 		}, unix.EIO, "read"},
 		"cannot be opened": {func(_ *testing.T, fsys FS, _ *SetOptions) {
-			fsys.(*Faults).Set(Rule{Op: OpOpen, Name: fileName(1), Errno: unix.EACCES})
+			fsys.(*Faults).Set(Rule{Op: OpOpen, Name: FileName(1), Errno: unix.EACCES})
 		}, unix.EACCES, "open"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,11 +220,11 @@ func TestSlabsThatAreNotOursAreRefusedByName(t *testing.T) {
 			s = closing[*Set](t)(OpenSet(fsys, o))
 			refused := s.Refused()
 			i := slices.IndexFunc(refused, func(r Refusal) bool { return r.Number == 1 })
-			if i < 0 || refused[i].Name != fileName(1) {
+			if i < 0 || refused[i].Name != FileName(1) {
 				t.Fatalf("refused %v", refused)
 			}
 			err := refused[i].Err
-			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), fileName(1)) {
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), FileName(1)) {
 				t.Errorf("%v", err)
 			}
 			for _, sentinel := range sentinels {
@@ -236,7 +239,7 @@ func TestSlabsThatAreNotOursAreRefusedByName(t *testing.T) {
 				t.Errorf("grown slab %d over a refused one", slab.Number)
 			}
 			noError(t, s.Remove(1))
-			if names := must[[]string](t)(fsys.List()); slices.Contains(names, fileName(1)) || !slices.Contains(names, "notes.txt") {
+			if names := must[[]string](t)(fsys.List()); slices.Contains(names, FileName(1)) || !slices.Contains(names, "notes.txt") {
 				t.Errorf("files %q", names)
 			}
 			if err := s.Remove(1); !errors.Is(err, tier.ErrInvalid) {
@@ -252,10 +255,10 @@ func TestRestoreGivesTheHeaderBack(t *testing.T) {
 	cut := func(bytes int64) func(t *testing.T, fsys FS) {
 		return func(t *testing.T, fsys FS) {
 			whole := AlignedBuffer(int(bytes) &^ (BlockBytes - 1))
-			f := must[File](t)(fsys.Open(fileName(1)))
+			f := must[File](t)(fsys.Open(FileName(1)))
 			noError(t, f.ReadAt([][]byte{whole}, 0))
-			noError(t, errors.Join(f.Close(), fsys.Remove(fileName(1))))
-			f = must[File](t)(fsys.Create(fileName(1), bytes))
+			noError(t, errors.Join(f.Close(), fsys.Remove(FileName(1))))
+			f = must[File](t)(fsys.Create(FileName(1), bytes))
 			noError(t, errors.Join(f.WriteAt([][]byte{whole}, 0), f.Close()))
 		}
 	}
@@ -266,10 +269,10 @@ func TestRestoreGivesTheHeaderBack(t *testing.T) {
 		"bit":   {func(t *testing.T, fsys FS) { rewrite(t, fsys, 1, false, func(b []byte) { b[100] ^= 1 }) }, nil},
 		"zeros": {func(t *testing.T, fsys FS) { rewrite(t, fsys, 1, false, func(b []byte) { clear(b) }) }, nil},
 		"does not read": {func(_ *testing.T, fsys FS) {
-			fsys.(*Faults).Set(Rule{Op: OpRead, Name: fileName(1), Last: 2, First: 1})
+			fsys.(*Faults).Set(Rule{Op: OpRead, Name: FileName(1), Last: 2, First: 1})
 		}, nil},
 		"read wrong once": {func(_ *testing.T, fsys FS) {
-			fsys.(*Faults).Set(Rule{Op: OpRead, Name: fileName(1), Kind: FaultFlipRead, First: 1}, Rule{Op: OpWrite, Last: Forever})
+			fsys.(*Faults).Set(Rule{Op: OpRead, Name: FileName(1), Kind: FaultFlipRead, First: 1}, Rule{Op: OpWrite, Last: Forever})
 		}, nil},
 		"cut short":   {cut(640<<10 + 100), nil},
 		"hardly left": {cut(40 << 10), ErrSize},
@@ -369,8 +372,8 @@ func TestTransferHasWidthRequestsInFlight(t *testing.T) {
 	s := closing[*Set](t)(OpenSet(fsys, o))
 	slab := must[SlabInfo](t)(s.Grow())
 	runs := []Run{{slab.Number, o.Granule, o.SlabBytes - o.Granule}}
-	data := random(1, int(runs[0].Len))
-	requests := uint64((len(data) + pieceBytes - 1) / pieceBytes)
+	data := Random(1, int(runs[0].Len))
+	requests := uint64((len(data) + PieceBytes - 1) / PieceBytes)
 	if requests <= 3 {
 		t.Fatalf("%d requests are no test of a width of 3", requests)
 	}
@@ -406,12 +409,12 @@ func TestSyncsRunSideBySide(t *testing.T) {
 	must[SlabInfo](t)(s.Grow())
 	entered, wait, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	fsys.Set(Rule{Op: OpSync, Kind: FaultSlow, Entered: entered, Wait: wait},
-		Rule{Op: OpSync, Name: fileName(2)})
+		Rule{Op: OpSync, Name: FileName(2)})
 	go func() { done <- s.Sync(1, 2) }()
 	<-entered
 	<-entered
 	close(wait)
-	if err := <-done; !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), fileName(2)) {
+	if err := <-done; !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), FileName(2)) {
 		t.Errorf("one of two syncs failed: %v", err)
 	}
 }
@@ -443,9 +446,9 @@ func TestFailedTransferWaitsForTheOthers(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// One more may begin between the failure and its being noted.
-	all := must[[]request](t)(s.divide(runs, 0, [][]byte{AlignedBuffer(int(runs[0].Len))}))
-	if calls := fsys.Calls(OpRead) - before; calls > 3 || len(all) <= 3 {
-		t.Errorf("%d of %d requests were begun, although the second failed", calls, len(all))
+	all := must[int](t)(s.Requests(runs, [][]byte{AlignedBuffer(int(runs[0].Len))}))
+	if calls := fsys.Calls(OpRead) - before; calls > 3 || all <= 3 {
+		t.Errorf("%d of %d requests were begun, although the second failed", calls, all)
 	}
 }
 
@@ -491,7 +494,7 @@ func TestSetOverPebbleMemory(t *testing.T) {
 	s := closing[*Set](t)(OpenSet(memory(t, mem), o))
 	n := must[SlabInfo](t)(s.Grow()).Number
 	runs := []Run{{n, o.Granule, o.Granule}}
-	noError(t, s.Write(runs, 0, [][]byte{random(1, int(o.Granule))}))
+	noError(t, s.Write(runs, 0, [][]byte{Random(1, int(o.Granule))}))
 	d := must[vfs.File](t)(mem.OpenDir("/"))
 	noError(t, d.Sync())
 	noError(t, d.Close())
@@ -502,7 +505,7 @@ func TestSetOverPebbleMemory(t *testing.T) {
 	}
 	got := AlignedBuffer(int(o.Granule))
 	noError(t, after.Read(runs, 0, [][]byte{got}))
-	if !allZero(got) {
+	if !AllZero(got) {
 		t.Error("bytes that were not synced survived a crash that keeps none")
 	}
 }

@@ -1,4 +1,5 @@
-package slab
+// Package slabtest has what tests of the disk tier need of slab files: an FS that injects faults.
+package slabtest
 
 import (
 	"errors"
@@ -10,9 +11,11 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// Op is an operation of FS or File that a fault can affect.
+// Op is an operation of slab.FS or slab.File that a fault can affect.
 type Op uint8
 
 // The operations. AnyOp stands for all of them. Bytes and Close are not operations; they
@@ -78,11 +81,11 @@ type Rule struct {
 	Wait    <-chan struct{}
 }
 
-// Faults is an FS that forwards calls to another FS and injects faults according to its
+// Faults is a slab.FS that forwards calls to another one and injects faults according to its
 // rules. Rules may be changed while it is in use. If calls are not concurrent, the seed
 // determines all faults.
 type Faults struct {
-	fs       FS
+	fs       slab.FS
 	calls    [opCount]atomic.Uint64
 	injected [faultKinds]atomic.Uint64
 
@@ -99,7 +102,7 @@ type rule struct {
 }
 
 // NewFaults wraps fs; without rules nothing fails.
-func NewFaults(fs FS, seed uint64) *Faults {
+func NewFaults(fs slab.FS, seed uint64) *Faults {
 	f := &Faults{fs: fs}
 	f.mu.rng = rand.New(rand.NewPCG(seed, 0))
 	return f
@@ -144,15 +147,15 @@ func (f *Faults) Flip(name string, off int64, mask byte) error {
 	return errors.Join(flip(file, off, mask), file.Close())
 }
 
-// Create implements FS, like the methods below.
-func (f *Faults) Create(name string, bytes int64) (File, error) {
+// Create implements slab.FS, like the methods below.
+func (f *Faults) Create(name string, bytes int64) (slab.File, error) {
 	if err := f.plain(OpCreate, name); err != nil {
 		return nil, err
 	}
 	return f.wrap(name)(f.fs.Create(name, bytes))
 }
 
-func (f *Faults) Open(name string) (File, error) {
+func (f *Faults) Open(name string) (slab.File, error) {
 	if err := f.plain(OpOpen, name); err != nil {
 		return nil, err
 	}
@@ -187,8 +190,8 @@ func (f *Faults) Sync() error {
 	return f.fs.Sync()
 }
 
-func (f *Faults) wrap(name string) func(File, error) (File, error) {
-	return func(file File, err error) (File, error) {
+func (f *Faults) wrap(name string) func(slab.File, error) (slab.File, error) {
+	return func(file slab.File, err error) (slab.File, error) {
 		if err != nil {
 			return nil, err
 		}
@@ -219,7 +222,11 @@ func (r *Rule) err(op Op, name string, otherwise error) error {
 	if err == nil {
 		return nil
 	}
-	return failed(fmt.Sprintf("%s %s (injected)", opNames[op], name), err)
+	what := fmt.Sprintf("%s %s (injected)", opNames[op], name)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%s: %w: %w", what, slab.ErrNoSpace, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // meet counts a call and waits for the matching rules of kind FaultSlow. It returns the

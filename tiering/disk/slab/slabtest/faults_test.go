@@ -1,4 +1,4 @@
-package slab
+package slabtest
 
 import (
 	"bytes"
@@ -13,21 +13,54 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// faulty has a file "a" of blocks that hold old, and what lies below the faults.
-func faulty(t *testing.T, seed uint64, old []byte) (faults *Faults, through, below File) {
+func memory(t testing.TB, fsys vfs.FS) slab.FS {
 	t.Helper()
-	fsys := memory(t, vfs.NewMem())
-	below = closing[File](t)(fsys.Create("a", int64(len(old))))
-	noError(t, below.WriteAt([][]byte{old}, 0))
-	faults = NewFaults(fsys, seed)
-	return faults, closing[File](t)(faults.Open("a")), below
+	noError(t, fsys.MkdirAll("slabs", 0o755))
+	return slab.OverVFS(fsys, "slabs")
 }
 
-func contents(t *testing.T, f File) []byte {
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		noError(t, err)
+		return v
+	}
+}
+
+func noError(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}
+
+// closing closes at the end of the test.
+func closing[T io.Closer](t testing.TB) func(T, error) T {
+	return func(c T, err error) T {
+		t.Helper()
+		noError(t, err)
+		t.Cleanup(func() { noError(t, c.Close()) })
+		return c
+	}
+}
+
+// faulty has a file "a" of blocks that hold old, and what lies below the faults.
+func faulty(t *testing.T, seed uint64, old []byte) (faults *Faults, through, below slab.File) {
 	t.Helper()
-	b := AlignedBuffer(int(f.Bytes()))
+	fsys := memory(t, vfs.NewMem())
+	below = closing[slab.File](t)(fsys.Create("a", int64(len(old))))
+	noError(t, below.WriteAt([][]byte{old}, 0))
+	faults = NewFaults(fsys, seed)
+	return faults, closing[slab.File](t)(faults.Open("a")), below
+}
+
+func contents(t *testing.T, f slab.File) []byte {
+	t.Helper()
+	b := slab.AlignedBuffer(int(f.Bytes()))
 	noError(t, f.ReadAt([][]byte{b}, 0))
 	return b
 }
@@ -46,7 +79,7 @@ const faultBlocks = 16
 func several(t *testing.T, run func(t *testing.T, seed uint64, old, new []byte)) {
 	for seed := range uint64(50) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			run(t, seed, random(2*seed, faultBlocks*BlockBytes), random(2*seed+1, faultBlocks*BlockBytes))
+			run(t, seed, Random(2*seed, faultBlocks*slab.BlockBytes), Random(2*seed+1, faultBlocks*slab.BlockBytes))
 		})
 	}
 }
@@ -61,7 +94,7 @@ func TestTornWriteIsAPrefixOfSectors(t *testing.T) {
 			faults, f, below := faulty(t, seed, old)
 			faults.Set(Rule{Op: OpWrite, Kind: FaultTorn, Errno: errno})
 			rng := rand.New(rand.NewPCG(seed, 1))
-			if err := f.WriteAt(pieces(rng, new, 3), 0); !errors.Is(err, want) {
+			if err := f.WriteAt(Pieces(rng, new, 3), 0); !errors.Is(err, want) {
 				t.Errorf("errno %d: %v", errno, err)
 			}
 			got := contents(t, below)
@@ -80,7 +113,7 @@ func TestTornWriteIsAPrefixOfSectors(t *testing.T) {
 	})
 	inside := 0
 	for n := range lengths {
-		if n%BlockBytes != 0 {
+		if n%slab.BlockBytes != 0 {
 			inside++
 		}
 	}
@@ -96,18 +129,18 @@ func TestReorderedWriteLosesSomeBlocks(t *testing.T) {
 			faults, f, below := faulty(t, seed, old)
 			faults.Set(Rule{Op: OpWrite, Kind: FaultReordered, Errno: errno})
 			rng := rand.New(rand.NewPCG(seed, 1))
-			if err := f.WriteAt(pieces(rng, new, 3), 0); !errors.Is(err, want) {
+			if err := f.WriteAt(Pieces(rng, new, 3), 0); !errors.Is(err, want) {
 				t.Errorf("errno %d: %v", errno, err)
 			}
 			got := contents(t, below)
 			written, gap := 0, false
-			for off := 0; off < len(got); off += BlockBytes {
-				block := got[off : off+BlockBytes]
+			for off := 0; off < len(got); off += slab.BlockBytes {
+				block := got[off : off+slab.BlockBytes]
 				switch {
-				case bytes.Equal(block, new[off:off+BlockBytes]):
+				case bytes.Equal(block, new[off:off+slab.BlockBytes]):
 					written++
-					gap = gap || written*BlockBytes <= off
-				case !bytes.Equal(block, old[off:off+BlockBytes]):
+					gap = gap || written*slab.BlockBytes <= off
+				case !bytes.Equal(block, old[off:off+slab.BlockBytes]):
 					t.Fatalf("the block at %d is neither old nor new", off)
 				}
 			}
@@ -128,7 +161,7 @@ func TestReorderedWriteLosesSomeBlocks(t *testing.T) {
 }
 
 func TestReorderedWriteOfOneBlockLosesIt(t *testing.T) {
-	old, new := random(1, BlockBytes), random(2, BlockBytes)
+	old, new := Random(1, slab.BlockBytes), Random(2, slab.BlockBytes)
 	faults, f, below := faulty(t, 1, old)
 	faults.Set(Rule{Op: OpWrite, Kind: FaultReordered})
 	noError(t, f.WriteAt([][]byte{new}, 0))
@@ -141,15 +174,15 @@ func TestShortReadFillsAPrefix(t *testing.T) {
 	several(t, func(t *testing.T, seed uint64, old, new []byte) {
 		faults, f, _ := faulty(t, seed, old)
 		faults.Set(Rule{Op: OpRead, Kind: FaultShort})
-		got := AlignedBuffer(len(old))
+		got := slab.AlignedBuffer(len(old))
 		copy(got, new)
 		rng := rand.New(rand.NewPCG(seed, 1))
-		if err := f.ReadAt(pieces(rng, got, 3), 0); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := f.ReadAt(Pieces(rng, got, 3), 0); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%v", err)
 		}
 		n := 0
-		for n < len(got) && bytes.Equal(got[n:n+BlockBytes], old[n:n+BlockBytes]) {
-			n += BlockBytes
+		for n < len(got) && bytes.Equal(got[n:n+slab.BlockBytes], old[n:n+slab.BlockBytes]) {
+			n += slab.BlockBytes
 		}
 		if n == len(got) || !bytes.Equal(got[n:], new[n:]) {
 			t.Errorf("%d bytes were read, and the rest was touched or there is none", n)
@@ -185,11 +218,11 @@ func TestFlippedBits(t *testing.T) {
 }
 
 func TestFlipChangesAFileAtRest(t *testing.T) {
-	old := random(1, 2*BlockBytes)
+	old := Random(1, 2*slab.BlockBytes)
 	faults, f, _ := faulty(t, 1, old)
-	noError(t, faults.Flip("a", BlockBytes+7, 0x81))
+	noError(t, faults.Flip("a", slab.BlockBytes+7, 0x81))
 	got := contents(t, f)
-	if differing(got, old) != 2 || got[BlockBytes+7] != old[BlockBytes+7]^0x81 {
+	if differing(got, old) != 2 || got[slab.BlockBytes+7] != old[slab.BlockBytes+7]^0x81 {
 		t.Errorf("%d bits differ", differing(got, old))
 	}
 	if err := faults.Flip("none", 0, 1); err == nil {
@@ -201,14 +234,14 @@ func TestErrorsAreOfTheErrnoAskedFor(t *testing.T) {
 	for errno, want := range map[unix.Errno][]error{
 		0:           {unix.EIO},
 		unix.EROFS:  {unix.EROFS},
-		unix.ENOSPC: {unix.ENOSPC, ErrNoSpace},
-		unix.EDQUOT: {unix.EDQUOT, ErrNoSpace},
+		unix.ENOSPC: {unix.ENOSPC, slab.ErrNoSpace},
+		unix.EDQUOT: {unix.EDQUOT, slab.ErrNoSpace},
 	} {
-		old := random(1, BlockBytes)
+		old := Random(1, slab.BlockBytes)
 		faults, f, below := faulty(t, 1, old)
-		buf := [][]byte{random(2, BlockBytes)}
+		buf := [][]byte{Random(2, slab.BlockBytes)}
 		calls := map[Op]func() error{
-			OpCreate:  func() error { _, err := faults.Create("b", BlockBytes); return err },
+			OpCreate:  func() error { _, err := faults.Create("b", slab.BlockBytes); return err },
 			OpOpen:    func() error { _, err := faults.Open("a"); return err },
 			OpRemove:  func() error { return faults.Remove("a") },
 			OpList:    func() error { _, err := faults.List(); return err },
@@ -230,7 +263,7 @@ func TestErrorsAreOfTheErrnoAskedFor(t *testing.T) {
 						t.Errorf("%s, errno %d: %v", opNames[op], errno, err)
 					}
 				}
-				if errors.Is(err, ErrNoSpace) && len(want) < 2 {
+				if errors.Is(err, slab.ErrNoSpace) && len(want) < 2 {
 					t.Errorf("%s, errno %d: %v is no space", opNames[op], errno, err)
 				}
 			}
@@ -265,11 +298,11 @@ func TestRulesMeetTheCallsTheyName(t *testing.T) {
 		"any, of reads":  {Rule{Kind: FaultFlipRead}, ".........."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faults, f, _ := faulty(t, 1, random(1, BlockBytes))
+			faults, f, _ := faulty(t, 1, Random(1, slab.BlockBytes))
 			faults.Set(c.rule)
 			got := ""
 			for range 10 {
-				if err := f.WriteAt([][]byte{AlignedBuffer(BlockBytes)}, 0); err != nil {
+				if err := f.WriteAt([][]byte{slab.AlignedBuffer(slab.BlockBytes)}, 0); err != nil {
 					got += "x"
 				} else {
 					got += "."
@@ -288,10 +321,10 @@ func TestRulesMeetTheCallsTheyName(t *testing.T) {
 // TestSeedDecides has the same faults for one seed and others for another.
 func TestSeedDecides(t *testing.T) {
 	run := func(seed uint64) (failed string, rest []byte) {
-		faults, f, below := faulty(t, seed, random(1, faultBlocks*BlockBytes))
+		faults, f, below := faulty(t, seed, Random(1, faultBlocks*slab.BlockBytes))
 		faults.Set(Rule{Op: OpWrite, Rate: 0.2}, Rule{Op: OpWrite, Rate: 0.3, Kind: FaultTorn})
 		for i := range uint64(200) {
-			failed += fmt.Sprint(f.WriteAt([][]byte{random(i, faultBlocks*BlockBytes)}, 0) != nil)
+			failed += fmt.Sprint(f.WriteAt([][]byte{Random(i, faultBlocks*slab.BlockBytes)}, 0) != nil)
 		}
 		if e, torn := faults.Injected(FaultError), faults.Injected(FaultTorn); e < 15 || e > 75 || torn < 20 || torn > 90 {
 			t.Errorf("%d errors and %d torn of 200 at rates of 0.2 and 0.3 of the rest", e, torn)
@@ -311,7 +344,7 @@ func TestSeedDecides(t *testing.T) {
 
 // TestSlowCallsWaitAndThenGoOn with the next rule that meets them.
 func TestSlowCallsWaitAndThenGoOn(t *testing.T) {
-	faults, f, _ := faulty(t, 1, random(1, BlockBytes))
+	faults, f, _ := faulty(t, 1, Random(1, slab.BlockBytes))
 	entered, wait, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	faults.Set(Rule{Op: OpSync, First: 1, Kind: FaultSlow, Entered: entered, Wait: wait},
 		Rule{Op: OpSync, First: 1, Errno: unix.ENOSPC})
@@ -324,7 +357,7 @@ func TestSlowCallsWaitAndThenGoOn(t *testing.T) {
 	}
 	noError(t, f.Sync()) // the second: neither waits nor fails
 	close(wait)
-	if err := <-done; !errors.Is(err, ErrNoSpace) {
+	if err := <-done; !errors.Is(err, slab.ErrNoSpace) {
 		t.Errorf("%v", err)
 	}
 	if faults.Injected(FaultSlow) != 1 {
@@ -334,17 +367,17 @@ func TestSlowCallsWaitAndThenGoOn(t *testing.T) {
 
 // TestFaultsAreSwitchedWhileInUse is for the race detector, and counts.
 func TestFaultsAreSwitchedWhileInUse(t *testing.T) {
-	faults, f, _ := faulty(t, 1, random(1, faultBlocks*BlockBytes))
+	faults, f, _ := faulty(t, 1, Random(1, faultBlocks*slab.BlockBytes))
 	var users sync.WaitGroup
 	var failed [8]uint64
 	for i := range failed {
 		users.Go(func() {
-			b := AlignedBuffer(BlockBytes)
+			b := slab.AlignedBuffer(slab.BlockBytes)
 			for range 300 {
-				if f.WriteAt([][]byte{b}, int64(i)*BlockBytes) != nil {
+				if f.WriteAt([][]byte{b}, int64(i)*slab.BlockBytes) != nil {
 					failed[i]++
 				}
-				if f.ReadAt([][]byte{b}, int64(i)*BlockBytes) != nil {
+				if f.ReadAt([][]byte{b}, int64(i)*slab.BlockBytes) != nil {
 					failed[i]++
 				}
 			}

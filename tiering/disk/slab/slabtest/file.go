@@ -1,10 +1,14 @@
-package slab
+package slabtest
 
-import "io"
+import (
+	"io"
+
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
+)
 
 // faultFile is a File of Faults.
 type faultFile struct {
-	File
+	slab.File
 	faults *Faults
 	name   string
 }
@@ -32,12 +36,11 @@ func (f *faultFile) ReadAt(bufs [][]byte, off int64) error {
 
 func (f *faultFile) readShort(r *Rule, bufs [][]byte, off int64) error {
 	total := length(bufs)
-	if total < BlockBytes {
+	if total < slab.BlockBytes {
 		return f.File.ReadAt(bufs, off)
 	}
-	v := vector{bufs: bufs}
-	got := f.faults.draw(total/BlockBytes) * BlockBytes
-	if err := f.File.ReadAt(v.cut(nil, int(got)), off); err != nil {
+	got := f.faults.draw(total/slab.BlockBytes) * slab.BlockBytes
+	if err := f.File.ReadAt(cut(bufs, 0, got), off); err != nil {
 		return err
 	}
 	f.faults.injected[FaultShort].Add(1)
@@ -51,9 +54,7 @@ func (f *faultFile) readFlipped(r *Rule, bufs [][]byte, off int64) error {
 		return err
 	}
 	for _, bit := range f.faults.drawBits(r.Bits, total) {
-		v := vector{bufs: bufs}
-		v.advance(int(bit / 8))
-		v.bufs[0][v.done] ^= 1 << (bit % 8)
+		cut(bufs, bit/8, 1)[0][0] ^= 1 << (bit % 8)
 	}
 	f.faults.injected[FaultFlipRead].Add(1)
 	return nil
@@ -80,21 +81,20 @@ const sectorBytes = 512
 
 func (f *faultFile) writeTorn(r *Rule, bufs [][]byte, off int64) error {
 	total := length(bufs)
-	if total < BlockBytes {
+	if total < slab.BlockBytes {
 		return f.File.WriteAt(bufs, off)
 	}
 	kept := f.faults.draw(total/sectorBytes) * sectorBytes
-	whole := kept &^ (BlockBytes - 1)
-	v := vector{bufs: bufs}
-	if err := f.File.WriteAt(v.cut(nil, int(whole)), off); err != nil {
+	whole := kept &^ (slab.BlockBytes - 1)
+	if err := f.File.WriteAt(cut(bufs, 0, whole), off); err != nil {
 		return err
 	}
 	if part := int(kept - whole); part > 0 {
-		block := AlignedBuffer(BlockBytes)
+		block := slab.AlignedBuffer(slab.BlockBytes)
 		if err := f.File.ReadAt([][]byte{block}, off+whole); err != nil {
 			return err
 		}
-		copy(block[:part], v.bufs[0][v.done:]) // buffers are whole blocks
+		copy(block[:part], cut(bufs, whole, slab.BlockBytes)[0]) // buffers are whole blocks
 		if err := f.File.WriteAt([][]byte{block}, off+whole); err != nil {
 			return err
 		}
@@ -106,19 +106,18 @@ func (f *faultFile) writeTorn(r *Rule, bufs [][]byte, off int64) error {
 // writeReordered leaves out at least one block. If there are several blocks, it writes at
 // least one.
 func (f *faultFile) writeReordered(r *Rule, bufs [][]byte, off int64) error {
-	blocks := length(bufs) / BlockBytes
+	blocks := length(bufs) / slab.BlockBytes
 	if blocks == 0 {
 		return f.File.WriteAt(bufs, off)
 	}
 	lost := f.faults.draw(blocks)
 	kept := (lost + 1 + f.faults.draw(max(1, blocks-1))) % blocks
-	v := vector{bufs: bufs}
 	for i := range blocks {
-		block := v.cut(nil, BlockBytes)
+		block := cut(bufs, i*slab.BlockBytes, slab.BlockBytes)
 		if i == lost || i != kept && f.faults.draw(2) == 0 {
 			continue
 		}
-		if err := f.File.WriteAt(block, off+i*BlockBytes); err != nil {
+		if err := f.File.WriteAt(block, off+i*slab.BlockBytes); err != nil {
 			return err
 		}
 	}
@@ -142,9 +141,9 @@ func (f *faultFile) writeFlipped(r *Rule, bufs [][]byte, off int64) error {
 }
 
 // flip changes one byte of a file.
-func flip(f File, off int64, mask byte) error {
-	block := AlignedBuffer(BlockBytes)
-	start := off &^ (BlockBytes - 1)
+func flip(f slab.File, off int64, mask byte) error {
+	block := slab.AlignedBuffer(slab.BlockBytes)
+	start := off &^ (slab.BlockBytes - 1)
 	if err := f.ReadAt([][]byte{block}, start); err != nil {
 		return err
 	}
@@ -157,4 +156,15 @@ func length(bufs [][]byte) (n int64) {
 		n += int64(len(b))
 	}
 	return n
+}
+
+// cut returns the bytes [off, off+n) of a list of buffers, as pieces of them.
+func cut(bufs [][]byte, off, n int64) (pieces [][]byte) {
+	for _, b := range bufs {
+		if from, to := max(off, 0), min(off+n, int64(len(b))); from < to {
+			pieces = append(pieces, b[from:to])
+		}
+		off -= int64(len(b))
+	}
+	return pieces
 }

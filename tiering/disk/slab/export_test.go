@@ -1,0 +1,21 @@
+package slab
+
+// Names of this package for tests in package slab_test, which can import slabtest.
+const (
+	PieceBytes = pieceBytes
+	SumOff     = sumOff
+)
+
+var (
+	FileName = fileName
+	AllZero  = allZero
+)
+
+// OpenDirBuffered is OpenDir without trying O_DIRECT.
+func OpenDirBuffered(path string) (FS, error) { return openDir(path, 0) }
+
+// Requests returns the number of requests that a transfer consists of.
+func (s *Set) Requests(runs []Run, bufs [][]byte) (int, error) {
+	list, err := s.divide(runs, 0, bufs)
+	return len(list), err
+}
