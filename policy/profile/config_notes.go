@@ -42,7 +42,9 @@ func (l *lookups) open(prefix string, values map[string]json.RawMessage) {
 		return
 	}
 	for name := range values {
-		l.given[prefix+name] = l.given[prefix+name]
+		if _, opened := l.given[prefix+name]; !opened {
+			l.given[prefix+name] = false
+		}
 	}
 }
 
