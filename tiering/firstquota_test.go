@@ -49,7 +49,7 @@ func (b *bench) order(p policy.Eviction) (names []string) {
 // the quota had been there from the start, whatever happens while it is introduced.
 func TestTheOrderUnderAFirstQuota(t *testing.T) {
 	run := func(late bool, seed uint64) ([]string, int) {
-		o := setup{states: true, ranks: 1, public: 8 << 20, private: 8 << 20, quota: 1 << 40, tenants: 1, segments: 300, checkpoints: 40}
+		o := setup{states: true, ranks: 1, public: 8 << 20, private: 8 << 20, quota: 1 << 40, tenants: 1, segments: 120, checkpoints: 40}
 		if late {
 			o.quota = 0
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -167,7 +168,7 @@ var groups = [...]group{
 			"copies sent": seen.Offload.Sent, "copies failed": seen.Offload.Failed, "copies too many": seen.Offload.NoRoom,
 		}
 	}},
-	above: {name: "hbm", segments: 8, checkpoints: 6, seeds: 4, short: 1, steps: 400, shortSteps: 250, want: func(o *setup, seeds uint64, seen *met) map[string]bool {
+	above: {name: "hbm", segments: 8, checkpoints: 6, seeds: 10, short: 1, steps: 400, shortSteps: 250, want: func(o *setup, seeds uint64, seen *met) map[string]bool {
 		p, d := &seen.HBM.Promotions, &seen.HBM.Dropped
 		return map[string]bool{
 			"promoted": p[transfer.Done] >= 5*seeds, "corrupt": p[transfer.Corrupt] > 0, "gone": p[transfer.Gone] > 0, "no room": p[transfer.NoRoom] > 0,
@@ -198,14 +199,14 @@ var operations = []struct {
 	{[4]int{22, 2, 0, 2}, (*model).commitOne},
 	{[4]int{2, 1, 0, 1}, (*model).abortOne},
 	{[4]int{18, 14, 0, 11}, func(m *model) { m.some(m.acquire, m.o.segments) }},
-	{[4]int{10, 8, 0, 11}, func(m *model) { m.some(m.load, m.o.checkpoints) }},
+	{[4]int{10, 16, 0, 11}, func(m *model) { m.some(m.load, m.o.checkpoints) }},
 	{[4]int{0, 0, 20, 0}, func(m *model) { m.some(m.acquireCopy, m.o.segments) }},
 	{[4]int{0, 0, 14, 0}, func(m *model) { m.some(m.loadCopy, m.o.checkpoints) }},
 	{[4]int{26, 18, 8, 22}, (*model).releaseOne},
 	{[4]int{4, 2, 2, 11}, (*model).wait},
 	{[4]int{1, 1, 1, 1}, func(m *model) { m.closeSession(m.rng.IntN(len(m.sessions))) }},
 	{[4]int{1, 2, 2, 11}, (*model).removeOne},
-	{[4]int{1, 1, 1, 0}, (*model).stripOne},
+	{[4]int{1, 5, 1, 0}, (*model).stripOne},
 	{[4]int{0, 0, 16, 0}, (*model).promoteCopy},
 	{[4]int{0, 10, 0, 0}, (*model).promoteOne},
 	{[4]int{0, 0, 6, 0}, func(m *model) { m.writeOut(); m.carryOne() }}, // a promotion must not wait for room that is being written
@@ -332,7 +333,7 @@ func newModel(t *testing.T, kind tiers, o setup, seed uint64) *model {
 	o.tenants = cmp.Or(o.tenants, groups[kind].tenants, 1)
 	o.segments, o.checkpoints = cmp.Or(o.segments, groups[kind].segments), cmp.Or(o.checkpoints, groups[kind].checkpoints)
 	m := &model{
-		kind: kind, o: o, rng: rand.New(rand.NewPCG(seed, 11)), seen: &met{}, why: map[tier.Name]tier.Reason{}, made: map[shareOf][]byte{},
+		kind: kind, o: o, rng: rand.New(rand.NewPCG(seed, 11+uint64(kind))), seen: &met{}, why: map[tier.Name]tier.Reason{}, made: map[shareOf][]byte{},
 		live: map[tier.Name]bool{}, acked: map[tier.Name]tier.Level{}, waits: map[*Durable]tier.Name{}, apart: map[tier.Name]bool{},
 	}
 	id := tiny(o.ranks)
@@ -573,6 +574,11 @@ func (m *model) compareLookup(want *modelObject) {
 	here := place != tier.PlaceNone && place != tier.PlacePeer
 	if told != here && !(told && (pending || m.beingFilled(want))) { // on disk, and filled again
 		m.fatal("%v: a match finds it %v, a listener knows it %v", want, here, told)
+	}
+	if o.hit() && !want.private && m.step%4 == 0 {
+		if d, ok := m.Segment(want.Key); !ok || !slices.Equal(d.Tokens, want.tokens) {
+			m.fatal("%v: it has other token ids", want)
+		}
 	}
 	if m.far != nil || (m.step+want.number)%4 > 0 {
 		return // hints are by name alone
