@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/spliced-kv/spliced/tiering/held"
 	"github.com/spliced-kv/spliced/tiering/internal/move"
@@ -284,7 +285,7 @@ func (m *model) loseOnDisk() {
 // finishUntil ends writes and copies until f has returned.
 func (m *model) finishUntil(f func() error, step func()) error {
 	done := later(f)
-	for {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		step()
 		select {
 		case err := <-done:
@@ -292,6 +293,8 @@ func (m *model) finishUntil(f func() error, step func()) error {
 		default:
 		}
 	}
+	m.fatal("writes have ended for a minute, and what waits for them has not")
+	return nil
 }
 
 func (m *model) restart() {
