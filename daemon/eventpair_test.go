@@ -13,7 +13,6 @@ func TestWithoutStreamMemoryOperationsThereIsAPairOfEvents(t *testing.T) {
 	for name, lacking := range map[string]bool{"with": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			lib := fakecuda.Open(t)
-			lib.Set(t, "DIR", t.TempDir())
 			if lacking {
 				lib.Set(t, "NOWAITVALUE", "1")
 			}
