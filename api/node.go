@@ -10,10 +10,10 @@ import (
 
 // Errors of Node and Catalogue; each maps to one HTTP status.
 var (
-	ErrInvalid     = errors.New("invalid")     // 400
-	ErrNotFound    = errors.New("not found")   // 404
-	ErrBusy        = errors.New("busy")        // 409: leased, or being filled
-	ErrUnavailable = errors.New("unavailable") // 503
+	ErrInvalid     = errors.New("api: invalid")     // 400
+	ErrNotFound    = errors.New("api: not found")   // 404
+	ErrBusy        = errors.New("api: busy")        // 409: leased, or being filled
+	ErrUnavailable = errors.New("api: unavailable") // 503
 )
 
 // Node provides information about the process. Implementations return copies and are safe for

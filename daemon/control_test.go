@@ -296,7 +296,7 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 		field string
 		code  string
 	}{
-		"more than both have": {map[string]any{"public_bytes": 64 * settings.MiB, "log_level": "error"}, "public_bytes", api.CodeUnsupported},
+		"more than the arena": {map[string]any{"public_bytes": 64 * settings.MiB, "log_level": "error"}, "public_bytes", api.CodeUnsupported},
 		"a negative quota":    {map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": -1}}}, "", api.CodeInvalid},
 		"a setting":           {map[string]any{"settings": map[string]any{"workers": "9"}}, "settings.workers", api.CodeUnsupported},
 		"no such tenant":      {map[string]any{"quotas": map[string]any{"x": map[string]any{"quota_bytes": 5}}}, "quotas.x", api.CodeInvalid},
@@ -306,8 +306,6 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 		var p *api.Problem
 		if _, err := admin.ChangeConfig(ctx, "*", bad.patch, false); !errors.As(err, &p) || p.Code != bad.code || bad.field != "" && (len(p.Errors) != 1 || p.Errors[0].Parameter != bad.field) {
 			t.Errorf("%s: %v", name, err)
-		} else if strings.HasSuffix(err.Error(), ": invalid") || strings.HasSuffix(err.Error(), ": unavailable") {
-			t.Errorf("%s: %v ends with the kind of the error, which the code says", name, err)
 		}
 	}
 	if again, _, err := admin.Config(ctx); err != nil || again.LogLevel != "debug" || again.PublicBytes != now.PublicBytes {

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spliced-kv/spliced/daemon/gpu"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -33,9 +32,6 @@ func (d *Daemon) openStore() (err error) {
 		config.HBM = append(config.HBM, d.hbmConfig(g))
 	}
 	if d.store, err = tiering.Open(config); err != nil {
-		if errors.Is(err, gpuipc.ErrUnavailable) && config.Huge == gpuipc.HugeRequire {
-			return fmt.Errorf("huge-pages: %w", err)
-		}
 		return err
 	}
 	for _, g := range d.gpus.Opened() {

@@ -7,10 +7,10 @@ import "errors"
 // context's error instead.
 var (
 	// ErrInvalid means that the request can never be valid.
-	ErrInvalid = errors.New("invalid")
+	ErrInvalid = errors.New("gpuipc: invalid")
 	// ErrFull means that there is no room in the region, the device or the machine.
-	ErrFull = errors.New("full")
+	ErrFull = errors.New("gpuipc: full")
 	// ErrUnavailable means that the device cannot do this here, or that memory under a
 	// region could not be reached.
-	ErrUnavailable = errors.New("unavailable")
+	ErrUnavailable = errors.New("gpuipc: unavailable")
 )

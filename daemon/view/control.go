@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/rs/zerolog"
 
@@ -31,7 +30,7 @@ func kindOf(err error) error {
 		{tier.ErrUnavailable, api.ErrUnavailable}, {tier.ErrInvalid, api.ErrInvalid},
 	} {
 		if errors.Is(err, k.is) {
-			return fmt.Errorf("%s: %w", strings.TrimSuffix(err.Error(), ": "+k.is.Error()), k.as)
+			return fmt.Errorf("%w: %w", err, k.as)
 		}
 	}
 	return err
@@ -206,7 +205,7 @@ func (v *operator) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
 	check := func(name string, b tiering.Budgets) error {
 		err := v.o.Store.CheckBudgets(b)
 		if errors.Is(err, tier.ErrUnavailable) {
-			return api.Unsupported(name, strings.TrimSuffix(err.Error(), ": "+tier.ErrUnavailable.Error()))
+			return api.Unsupported(name, err.Error())
 		}
 		return kindOf(err)
 	}

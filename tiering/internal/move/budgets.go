@@ -70,7 +70,7 @@ func (bud *Limits) checkBudgetsLocked(b *Budgets) error {
 		return fmt.Errorf("pools of %d and %d bytes, each has at least a page of %d: %w", b.Public, b.Private, page, tier.ErrInvalid)
 	}
 	if total := bud.ArenaBytes(); b.Public > total || b.Private > total-b.Public {
-		return fmt.Errorf("pools of %d and %d bytes, both together have %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
+		return fmt.Errorf("pools of %d and %d bytes, the arena has %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
 	}
 	for id, quota := range b.Quotas {
 		if bud.cat.Objects.Tenants[id] == nil || quota < 0 {
