@@ -109,7 +109,7 @@ var mayImport = map[string]string{
 	"api/cmd/splicectl/internal/story":    "api api/cmd/cli/show",
 	"api/cmd/splicectl/internal/top":      "api api/cmd/cli/show api/cmd/cli/terminal",
 
-	"daemon/settings": "policy gpuipc tiering tiering/advise tiering/disk tiering/object connector/wire",
+	"daemon/settings": "policy policy/profile gpuipc tiering tiering/advise tiering/disk tiering/object connector/wire",
 	"daemon/socket":   "connector/wire/seqpacket daemon/settings",
 	"daemon/codes":    "policy/profile gpuipc tiering/tier connector/wire",
 	"daemon/budget":   "connector/wire daemon/codes daemon/settings policy/profile",

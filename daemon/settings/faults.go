@@ -1,19 +1,26 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // ErrConfig is wrapped by all errors of a configuration.
 var ErrConfig = errors.New("bad configuration")
 
 // Fault is an error of a setting.
-type Fault struct{ Setting, Text string }
+type Fault struct {
+	Setting, Text string
+
+	at string // the place with the bad value; "" = where the setting was set last
+}
 
 // Faults collects the errors of a configuration. The zero value is empty.
 type Faults struct {
@@ -23,7 +30,7 @@ type Faults struct {
 
 // Add adds an error of a setting.
 func (v *Faults) Add(setting, format string, args ...any) {
-	v.List = append(v.List, Fault{setting, fmt.Sprintf(format, args...)})
+	v.List = append(v.List, Fault{Setting: setting, Text: fmt.Sprintf(format, args...)})
 }
 
 // Has reports whether there is an error of a setting.
@@ -43,7 +50,7 @@ func (v *Faults) Err() error {
 func (v *Faults) Error() string {
 	lines := make([]string, len(v.List))
 	for i, f := range v.List {
-		lines[i] = v.place(f.Setting) + ": " + f.Text
+		lines[i] = cmp.Or(f.at, v.place(f.Setting)) + ": " + f.Text
 	}
 	return ErrConfig.Error() + ": " + strings.Join(lines, "\n")
 }
@@ -66,8 +73,13 @@ func (v *Faults) place(setting string) string {
 func (v *Faults) read(setting, at string, value flag.Value, text string) {
 	v.sources[setting] = at
 	if err := value.Set(text); err != nil {
-		v.Add(setting, "%v", err)
+		v.addAt(at, setting, err.Error())
 	}
+}
+
+// addAt adds an error of a value that another source may override.
+func (v *Faults) addAt(at, setting, text string) {
+	v.List = append(v.List, Fault{setting, text, at})
 }
 
 // checkRange adds the error of a setting that is out of range. If its range depends on other settings
@@ -96,7 +108,7 @@ func (v *Faults) clone() *Faults {
 func suggestion(unknown string, known []string) string {
 	best, least := "", 3+len(unknown)/8
 	for _, name := range known {
-		if d := distance(strings.ToLower(unknown), strings.ToLower(name)); d < least {
+		if d := profile.EditDistance(strings.ToLower(unknown), strings.ToLower(name)); d < least {
 			best, least = name, d
 		}
 	}
@@ -104,25 +116,4 @@ func suggestion(unknown string, known []string) string {
 		return ""
 	}
 	return ": did you mean " + best + "?"
-}
-
-// distance returns the number of characters to insert, delete or replace so that a becomes b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -25,6 +25,8 @@ func TestErrorsNameWhatToCorrect(t *testing.T) {
 		"one of them is no duration":   {file: "lease_ttl: 20m\nmax_lease_ttl: long\n", want: `config.yaml line 2: max_lease_ttl: "long" is not a duration such as 250ms or 1m30s`},
 		"pages larger than a pool":     {args: []string{"-page-bytes=16MiB", "-arena=8MiB"}, want: "-arena: 8MiB is not between 16MiB and 64TiB; the range depends on page-bytes"},
 		"a type and a range":           {file: "arena: lots\n", args: []string{"-memory-high", "101"}, want: "config.yaml line 1: arena: \"lots\" is not an amount of bytes such as 65536, 64KiB or 1.5GiB\n-memory-high: 101 is not between 1 and 100"},
+		"an overridden value":          {file: "arena: lots\n", env: map[string]string{"SPLICED_WORKERS": "x"}, args: []string{"-arena=64MiB", "-workers=3"}, want: "config.yaml line 1: arena: \"lots\" is not an amount of bytes such as 65536, 64KiB or 1.5GiB\nSPLICED_WORKERS: \"x\" is not a whole number"},
+		"an overridden list":           {file: "arena: [1]\n", args: []string{"-arena=64MiB"}, want: "config.yaml line 1: arena: want one value"},
 		"a list for one value":         {file: "arena: [1]\n", want: "config.yaml line 1: arena: want one value"},
 		"a mapping in a list":          {file: "allow_gids: [1, {a: b}]\n", want: "config.yaml line 1: allow_gids: want a value or a list of values"},
 		"a feature's requirement":      {file: "ack_level: synced\n", want: `config.yaml line 1: ack_level: "synced" needs a disk`},

@@ -288,7 +288,7 @@ func (v *Faults) readNode(setting, at string, value flag.Value, node *yaml.Node)
 	for _, part := range parts {
 		if part.Kind != yaml.ScalarNode || part.Tag == "!!null" {
 			v.sources[setting] = at
-			v.Add(setting, "want %s", want)
+			v.addAt(at, setting, "want "+want)
 			return
 		}
 		texts = append(texts, part.Value)

@@ -86,12 +86,12 @@ func (l *lookups) notes() ConfigNotes {
 // ("v_head_dim").
 func mayBe(name, wanted string) bool {
 	edits := min(len(wanted)/4, 2)
-	return len(name) <= len(wanted)+edits && editDistance(name, wanted) <= edits &&
+	return len(name) <= len(wanted)+edits && EditDistance(name, wanted) <= edits &&
 		!strings.HasSuffix(name, "_"+wanted) && !strings.HasPrefix(name, wanted+"_")
 }
 
-// editDistance returns the number of bytes to insert, delete or replace between two names.
-func editDistance(a, b string) int {
+// EditDistance returns the number of bytes to insert, delete or replace between two names.
+func EditDistance(a, b string) int {
 	row := make([]int, len(b)+1) // distances of a[:i] from each b[:j]
 	for j := range row {
 		row[j] = j

@@ -61,7 +61,7 @@ func TestEditDistance(t *testing.T) {
 		a, b string
 		want int
 	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"head_dim", "head_dim", 0}, {"hed_dim", "head_dim", 1}, {"head_dmi", "head_dim", 2}, {"kitten", "sitting", 3}} {
-		if got := editDistance(c.a, c.b); got != c.want {
+		if got := EditDistance(c.a, c.b); got != c.want {
 			t.Errorf("%q, %q: %d, want %d", c.a, c.b, got, c.want)
 		}
 	}
