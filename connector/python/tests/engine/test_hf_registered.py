@@ -234,14 +234,17 @@ def test_memory_that_cannot_be_exported(
 
 
 def test_a_device_without_room(connect_gpu: Connect, daemon: Daemon, cuda: FakeCuda) -> None:
-    cuda.fault("FAIL", "cuMemAlloc_v2:1:2")
-    e = on_device(qwen35(), connect_gpu, daemon, WRITTEN)
+    client = connect_gpu(daemon.socket, timeout=20.0, attach_timeout=20.0, transfer_timeout=20.0)
+    attached(client)  # which also allocates memory
+    cuda.fault("FAIL", "cuMemAlloc_v2:1:1")
+    e = SplicedTransformers(qwen35(), client, NAMING, WRITTEN)
     ids = tokens(200)
     promoted(e, ids)
     # While segments are being promoted, prompts give that reason.
     reasons = e.composed.reasons
     assert any("cuMemAlloc" in why for why in reasons)
     assert e.composed.engine >= reasons[next(why for why in reasons if "cuMemAlloc" in why)] > 0
+    client.close()
 
 
 def test_a_daemon_that_has_as_many_memories_as_it_takes(
