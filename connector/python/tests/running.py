@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,17 @@ tenants:
     salt: small-salt
     quota: 64KiB
 """
+
+
+def wait_stopped(pids: Iterable[int]) -> None:
+    """Returns when every thread of the processes has stopped or ended.
+
+    On a busy machine some run on for milliseconds after SIGSTOP was sent.
+    """
+    for pid in pids:
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            while stat.exists() and stat.read_text().rpartition(") ")[2][0] not in "TZX":
+                time.sleep(0.001)
 
 
 def binary() -> Path:
@@ -128,9 +139,7 @@ class Daemon:
     def pause(self) -> None:
         """Stall it."""
         self._running().send_signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
-        while stat.read_text().rpartition(") ")[2][0] != "T":
-            time.sleep(0.001)
+        wait_stopped([self.pid])
 
     def resume(self) -> None:
         """End a stall."""

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector"
@@ -86,23 +85,19 @@ func TestHostileStoppedOwnerIsSkipped(t *testing.T) {
 		return true
 	})
 	silences := b.series("spliced_peer_silences_total")
-	defer func() { _ = a.command.Process.Signal(syscall.SIGCONT) }()
-	if err := a.command.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	a.pause()
+	defer a.resume()
 	y := ask(t, mb, list[:1], patience/10)
+	if y.right != 0 || y.wrong != 0 {
+		t.Fatalf("of a node that is stopped came %v", y)
+	}
 	eventually(t, "b suspects a", func() bool { return b.series("spliced_peer_silences_total") > silences })
 	for _, s := range list {
 		if believed(t, mb, s) {
 			t.Error("a match counts on a node that does not answer")
 		}
 	}
-	if y.right != 0 || y.wrong != 0 {
-		t.Errorf("of a node that is stopped came %v", y)
-	}
-	if err := a.command.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	a.resume()
 	eventually(t, "a is asked again", func() bool { return ask(t, mb, list, patience/10).right == len(list) })
 	report(t, "SIGSTOP of the node that holds what another one's engine asks for", "the wait of one acquire", "misses until it went on")
 }

@@ -281,6 +281,25 @@ type victim struct {
 	err     error
 }
 
+// pause stops the daemon and waits until each of its threads has stopped: on a busy machine
+// some run on for milliseconds after the signal.
+func (v *victim) pause() {
+	v.t.Helper()
+	if err := v.command.Process.Signal(syscall.SIGSTOP); err != nil {
+		v.t.Fatal(err)
+	}
+	eventually(v.t, "the daemon is stopped", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", v.command.Process.Pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
+			text, _ := os.ReadFile(path) // PID (NAME) STATE ...
+			return !bytes.Contains(text, []byte(") T "))
+		})
+	})
+}
+
+// resume ends a pause. Without one it does nothing.
+func (v *victim) resume() { _ = v.command.Process.Signal(syscall.SIGCONT) }
+
 // small is a daemon that suits a test; later flags win.
 var small = []string{"-arena=16MiB", "-private=8MiB", "-staging=1MiB", "-slots=1MiB", "-connection-memory=256MiB", "-page-bytes=4KiB"}
 

@@ -4,7 +4,6 @@ other waits in processes of its own for what is wanted."""
 from __future__ import annotations
 
 import importlib.util
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -253,7 +252,7 @@ def test_what_a_helper_declines_is_captured_here(
 def test_an_engine_that_dies_costs_its_segments(engine: Engine, helper: Idle) -> None:
     """While it has them: it was stopped before. The last test of this module."""
     together(engine)
-    helper.signal(signal.SIGSTOP)
+    helper.pause()
     timer = threading.Timer(1.0, helper.kill)
     timer.start()
     ids = fresh()

@@ -180,6 +180,13 @@ class Engine:
         gc.collect()
 
 
+def group(pid: int) -> int | None:
+    """The process group of a process, if it still runs."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return None
+
+
 class Idle:
     """An engine without requests in processes of its own, which are a group."""
 
@@ -207,14 +214,18 @@ class Idle:
         self.kill()
         raise RuntimeError(f"the engine does not start:\n{self._log.read_text()[-4000:]}")
 
-    def signal(self, number: int) -> None:
-        """To all of its processes."""
-        os.killpg(self._process.pid, number)
+    def pause(self) -> None:
+        """Stall all of its processes."""
+        from running import wait_stopped
+
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        wait_stopped(pid for pid in pids if group(pid) == self._process.pid)
 
     def kill(self) -> None:
         """End it with SIGKILL. Twice is once."""
         with contextlib.suppress(ProcessLookupError):
-            self.signal(signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def log(self) -> str:
