@@ -168,6 +168,7 @@ lint: $(LINT) ## the linters of .golangci.yml, a vet of what other tags and arm6
 	go vet -tags lockholds ./tiering
 	go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/cuda/fakecuda
 	GOARCH=arm64 go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/kernel ./tiering/disk/codec # all that differs there
+	cd $(LAB) && GOARCH=arm64 go vet $(STATIC) ./refengine/enginekernel
 	$(MAKE) --no-print-directory lint-python
 
 $(LINT):

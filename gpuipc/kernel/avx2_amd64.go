@@ -112,11 +112,6 @@ func scaleTurnedBF16AVX2(y0 *float32, y1 *float32, s0 *byte, s1 *byte, t float32
 //go:noescape
 func axpyAVX2(y *float32, a float32, x *float32, n int)
 
-// dotAVX2 adds x*y in 32 sums.
-//
-//go:noescape
-func dotAVX2(x *float32, y *float32, n int) float32
-
 // turnHalvesF32AVX2 copies items and turns x, y that are half the turn's dimensions apart.
 //
 //go:noescape
@@ -146,41 +141,6 @@ func turnHalvesBF16AVX2(t *turning)
 //
 //go:noescape
 func turnPairsBF16AVX2(t *turning)
-
-// sumRows1AVX2 is a += sum of x[i] times row i of s. The stride is in bytes.
-//
-//go:noescape
-func sumRows1AVX2(a *float32, x *float32, s *float32, stride int, rows int, cols int)
-
-// sumRows2AVX2 is the same for two sums, a with x and b with y.
-//
-//go:noescape
-func sumRows2AVX2(a *float32, b *float32, x *float32, y *float32, s *float32, stride int, rows int, cols int)
-
-// dotRowsAVX2 is x[i] = q * row i of s, y[i] = k * row i of s. The stride is in bytes.
-//
-//go:noescape
-func dotRowsAVX2(x *float32, y *float32, q *float32, k *float32, s *float32, stride int, rows int, cols int)
-
-// scaledAVX2 is y = a*s.
-//
-//go:noescape
-func scaledAVX2(y *float32, a float32, s *float32, n int)
-
-// carriedAVX2 is y = w*s and then w = w*d.
-//
-//go:noescape
-func carriedAVX2(y *float32, w *float32, d *float32, s *float32, n int)
-
-// fetchAVX2 asks for the lines of n bytes, a positive number.
-//
-//go:noescape
-func fetchAVX2(p *byte, n int)
-
-// addRankOnesAVX2 is s[i] = d[i]*s[i] + the sum over n of k[n][i]*u[n]. Strides in bytes.
-//
-//go:noescape
-func addRankOnesAVX2(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n int, rows int, cols int)
 
 // replayAVX2 is s = d[n]*s + k[n]*u[n] for each n in order. Strides in bytes.
 //

@@ -17,7 +17,6 @@ func gemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m,
 	gemmNTGeneric(c, ldc, a, lda, b, ldb, m, n, k)
 }
 
-func dot(a, b []float32) float32               { return dotGeneric(a, b) }
 func axpy(y []float32, a float32, x []float32) { axpyGeneric(y, a, x) }
 
 func toF32(dst []float32, src []byte, dt DType)   { toF32Generic(dst, src, dt) }
@@ -29,17 +28,7 @@ func peakFMA(rounds int) float64 { return peakFMAGeneric(rounds) }
 // has none.
 func Features() []string { return nil }
 
-func sumRows(a, b, x, y, s []float32, ld int) { sumRowsGeneric(a, b, x, y, s, ld) }
-func fetch([]byte)                            {}
-
-func dotRows(x, y, q, k, s []float32, ld int)         { dotRowsGeneric(x, y, q, k, s, ld) }
-func scaled(y []float32, a float32, s []float32)      { scaledGeneric(y, a, s) }
-func carried(y, w, d, s []float32)                    { carriedGeneric(y, w, d, s) }
 func replay(s []float32, ld, rows, cols int, r *Rows) { replayGeneric(s, ld, rows, cols, r) }
-
-func addRankOnes(s []float32, ld, cols int, d, k []float32, ldk int, u []float32, ldu, n int) {
-	addRankOnesGeneric(s, ld, cols, d, k, ldk, u, ldu, n)
-}
 
 func unpackRows(dst []float32, f Form, scales, q []byte, cols int) {
 	unpackRowsGeneric(dst, f, scales, q, cols)

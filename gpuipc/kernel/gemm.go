@@ -27,14 +27,6 @@ func GemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m,
 	}
 }
 
-// Dot returns the sum of a[i]*b[i]. a and b must have the same length.
-func Dot(a, b []float32) float32 {
-	if len(a) != len(b) {
-		panic(fmt.Sprintf("kernel: dot of %d and %d numbers", len(a), len(b)))
-	}
-	return dot(a, b)
-}
-
 // Axpy computes y += a*x. x and y must have the same length.
 func Axpy(y []float32, a float32, x []float32) {
 	if len(y) != len(x) {

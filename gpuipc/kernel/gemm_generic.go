@@ -22,15 +22,6 @@ func gemmNTGeneric(c []float32, ldc int, a []float32, lda int, b []float32, ldb 
 	}
 }
 
-func dotGeneric(a, b []float32) float32 {
-	var sum float32
-	b = b[:len(a)]
-	for i, v := range a {
-		sum += v * b[i]
-	}
-	return sum
-}
-
 func axpyGeneric(y []float32, a float32, x []float32) {
 	x = x[:len(y)]
 	for i, v := range x {

@@ -10,6 +10,9 @@ const (
 	// gramSide is the multiple to which the number of rows of these integers is padded.
 	gramSide = 32
 
+	// 1.5*2^23: adding it rounds a float32 to an integer in its low bits.
+	toInteger = 12582912
+
 	half32 = 0x1p-24 // largest relative error of one F32 operation
 	half64 = 0x1p-53 // the same for float64
 )

@@ -38,19 +38,6 @@ func fromF32(dst []byte, src []float32, dt DType) {
 	}
 }
 
-func dot(a, b []float32) float32 {
-	switch n := len(a); {
-	case n == 0:
-		return 0
-	case active == plainGo:
-		return dotGeneric(a, b)
-	case active == avx512:
-		return dotAVX512(&a[0], &b[0], n)
-	default:
-		return dotAVX2(&a[0], &b[0], n)
-	}
-}
-
 func axpy(y []float32, a float32, x []float32) {
 	switch n := len(y); {
 	case n == 0:

@@ -17,8 +17,7 @@ func (g *gen) buffers() {
 	g.carried()
 	g.fetchBytes()
 	g.addRankOnes()
-	g.replay(false)
-	g.replay(true)
+	g.dot(4)
 }
 
 // rowsAtOnce is the number of rows that sumRows adds before it stores the sums. With this

@@ -1,6 +1,6 @@
-// Command kernels writes the amd64 assembly of gpuipc/kernel and of tiering/disk/codec, and the
-// Go declarations for it: one pair of files per instruction set. `go generate` in those packages
-// runs it; builds need only its output.
+// Command kernels writes the amd64 assembly of gpuipc/kernel, of tiering/disk/codec and of
+// scripts/lab/refengine/enginekernel, and the Go declarations for it: one pair of files per
+// instruction set. `go generate` in those packages runs it; builds need only its output.
 package main
 
 import (
@@ -122,7 +122,7 @@ func main() {
 }
 
 // packages are the generated packages, by the name of their folder.
-var packages = map[string]func(folder string) error{"kernel": generate, "codec": generatePlanes}
+var packages = map[string]func(folder string) error{"kernel": generate, "codec": generatePlanes, "enginekernel": generateEngine}
 
 func generate(folder string) error {
 	avx2 := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
@@ -132,14 +132,29 @@ func generate(folder string) error {
 	avx512 := &gen{Context: build.NewContext(), isa: "AVX512", lanes: 16}
 	avx512.peak(24)
 	avx512.products(12, 8, 4, 2, 1)
-	for name, g := range map[string]*gen{"avx2_amd64": avx2, "avx512_amd64": avx512} {
+	return writeBoth("kernel", folder, avx2, avx512, func(g *gen) {
 		g.conversions()
 		g.states()
-		g.vectors()
+		g.axpy()
 		g.rotations()
-		g.buffers()
+		g.replay(false)
+		g.replay(true)
 		g.forms()
-		if err := write(g.Context, "kernel", filepath.Join(folder, name)); err != nil {
+	})
+}
+
+// generateEngine writes what the laboratory's reference engine decodes with.
+func generateEngine(folder string) error {
+	avx2 := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
+	avx512 := &gen{Context: build.NewContext(), isa: "AVX512", lanes: 16}
+	return writeBoth("enginekernel", folder, avx2, avx512, (*gen).buffers)
+}
+
+// writeBoth adds the functions that both instruction sets have, and writes a package's files.
+func writeBoth(pkg, folder string, avx2, avx512 *gen, common func(*gen)) error {
+	for name, g := range map[string]*gen{"avx2_amd64": avx2, "avx512_amd64": avx512} {
+		common(g)
+		if err := write(g.Context, pkg, filepath.Join(folder, name)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

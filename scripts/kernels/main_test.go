@@ -10,7 +10,7 @@ func TestPackagesHoldWhatIsGenerated(t *testing.T) {
 	for _, c := range []struct {
 		name, folder string
 		files        int
-	}{{"kernel", "gpuipc/kernel", 4}, {"codec", "tiering/disk/codec", 2}} {
+	}{{"kernel", "gpuipc/kernel", 4}, {"codec", "tiering/disk/codec", 2}, {"enginekernel", "scripts/lab/refengine/enginekernel", 4}} {
 		folder := t.TempDir()
 		if err := packages[c.name](folder); err != nil {
 			t.Fatal(err)

@@ -136,8 +136,7 @@ func (g *gen) advance(dt dtype, wide, narrow []reg.GPVirtual) func(int) {
 	}
 }
 
-// vectors generates the functions dot and axpy.
-func (g *gen) vectors() {
+func (g *gen) axpy() {
 	g.begin("axpy", "func(y *float32, a float32, x *float32, n int)", "is y += a*x.")
 	y, x, n := g.arg("y"), g.arg("x"), g.arg("n")
 	a := g.broadcastArg("a")
@@ -147,7 +146,6 @@ func (g *gen) vectors() {
 		l.store(f32, v, y, i*g.vectorBytes())
 	}, g.advance(f32, []reg.GPVirtual{x, y}, nil))
 	g.end()
-	g.dot(4)
 }
 
 // dot accumulates in several registers, which are added in a tree at the end.

@@ -1,6 +1,6 @@
 // Decodes rows beside a state (KVBuffer §3): a state is read once for all rows of a request and
 // written only when rows are flushed into it. buffer.go builds the launch;
-// gpuipc/kernel.Buffer is the meaning.
+// solve in buffer_test.go is the meaning.
 //
 // A block has 32 columns of one head's state. It asks for them first, and works on the rows while
 // they come:

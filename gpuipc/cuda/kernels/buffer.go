@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// BufferJob does the work of gpuipc/kernel.Buffer for one layer of one request, on device memory.
+// BufferJob is a step of decoding for one layer of one request, on device memory.
 // It decodes rows with the states and appends them, or flushes rows into the states, or both.
 // Tensors are contiguous.
 //

@@ -307,83 +307,50 @@ func TestBufferOfATree(t *testing.T) {
 	}
 }
 
-// A tree of drafts and a path of it that is accepted: the next row follows the path, and the flush
-// takes what it descends from.
-func TestBufferOfAcceptedDraftsIsThatOfTheHost(t *testing.T) {
+// A tree of drafts and a path of it that is accepted: the next rows follow the path, and the flush
+// takes what they descend from.
+func TestBufferOfAcceptedDrafts(t *testing.T) {
 	e, r := emulated(t), seeded(t)
-	const dk, dv, heads, pending, drafts = 24, 20, 2, 3, 5
-	a := BufferJob{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, Capacity: 16, New: BufferRows{N: pending, Type: kernel.F32}}
+	a := BufferJob{KeyHeads: 1, Heads: 2, DK: 24, DV: 20, Type: kernel.F32, Delta: true, Capacity: 16, New: BufferRows{N: 3, Type: kernel.F32}}
 	c := newBufferCase(t, r, a, true, false, false)
-	host, states := kernel.NewBuffer(dk, dv, heads, 16, kernel.F32, kernel.Scalar, true), make([]float32, heads*dk*dv)
-	copy(states, f32s(c.from.b))
-	step := func(parents []int, flush bool) {
-		n := len(parents)
-		x := newBufferCase(t, r, BufferJob{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, Delta: true, New: BufferRows{N: n, Type: kernel.F32}}, false, false, false)
-		c.New = x.New
-		var in []kernel.Input
-		for i := range n {
-			part := func(v numbers) []float32 { return f32s(v.b)[i*v.len()/n:][:v.len()/n] }
-			in = append(in, kernel.Input{Q: part(x.q), K: part(x.newK), V: part(x.v), G: part(x.newG), Beta: part(x.beta)})
-			c.Parents = append(c.Parents, int32(parents[i]))
+	for _, step := range []struct {
+		parents []int32
+		flush   bool
+	}{
+		{parents: []int32{-1, 0, 1}},
+		{parents: []int32{2, 2, 3, 3, 5}}, // rows 3 to 7: 2 -> 3 -> 5 -> 7 is accepted
+		{parents: []int32{7, 8}, flush: true},
+	} {
+		a.New.N = len(step.parents)
+		in := newBufferCase(t, r, a, false, false, false)
+		c.New, c.q, c.newK, c.v, c.newG, c.beta, c.outputs = in.New, in.q, in.newK, in.v, in.newG, in.beta, in.outputs
+		c.Parents = append(c.Parents, step.parents...)
+		if step.flush {
+			c.out, c.Out = c.from, c.From
 		}
-		if c.Out = 0; flush {
-			c.Out = c.From
-		}
-		launches, err := Buffer([]BufferJob{c.BufferJob})
-		e.runAll(t, launches, err)
-		want, own := make([]float32, n*heads*dv), make([]int, n)
-		for i := range own { // the host's rows are renumbered when some are dropped
-			if own[i] = parents[i]; flush {
-				own[i] = host.N - 1 + i
-			}
-		}
-		host.DecodeTree(states, in, own, want, nil)
-		closeTo(t, c, "outputs", x.outputs, float64s(want), 1e-5)
-		c.Pending += n
-	}
-	step([]int{-1, 0, 1}, false)
-	step([]int{2, 2, 3, 3, 5}, false) // rows 3 to 7: 2 -> 3 -> 5 -> 7 is accepted
-	host.Select([]int{0, 1, 2, 3, 5, 7})
-	step([]int{7, 8}, true)
-	host.Flush(states, nil)
-	closeTo(t, c, "states", c.from, float64s(states), 1e-5)
-	if c.Pending != pending+drafts+2 || host.N != 0 {
-		t.Error(c.Pending, host.N)
+		runBuffers(t, e, c)
+		c.Pending += len(step.parents)
 	}
 }
 
-// The CPU's Buffer is the meaning: the same tokens through both, two a step, a flush when full.
-func TestBufferIsThatOfTheHost(t *testing.T) {
+// Two rows a step, with a flush when the buffer is full.
+func TestBufferOverManySteps(t *testing.T) {
 	e, r := emulated(t), seeded(t)
-	const dk, dv, heads, capacity, step = 48, 40, 2, 8, 2
-	for _, decay := range []kernel.Transition{kernel.Scalar, kernel.Diagonal} {
-		a := BufferJob{KeyHeads: 1, Heads: heads, DK: dk, DV: dv, Type: kernel.F32, PerKey: decay == kernel.Diagonal, Delta: true, Capacity: capacity, New: BufferRows{N: step, Type: kernel.F32}}
+	const capacity, step = 8, 2
+	for _, perKey := range []bool{false, true} {
+		a := BufferJob{KeyHeads: 1, Heads: 2, DK: 48, DV: 40, Type: kernel.F32, PerKey: perKey, Delta: true, Capacity: capacity, New: BufferRows{N: step, Type: kernel.F32}}
 		c := newBufferCase(t, r, a, true, false, false)
-		host, states := kernel.NewBuffer(dk, dv, heads, capacity, kernel.F32, decay, true), make([]float32, heads*dk*dv)
-		copy(states, f32s(c.from.b))
-		for range 20 {
-			flush := host.N == capacity-step
-			var in []kernel.Input
-			for i := range step {
-				part := func(x numbers) []float32 {
-					f := f32s(x.b)[i*x.len()/step:][:x.len()/step]
-					for j := range f {
-						f[j] = r.Float32() - 0.5
-					}
-					return f
+		for i := range 20 {
+			for _, x := range []numbers{c.q, c.newK, c.v, c.newG, c.beta} {
+				for j := range x.len() {
+					x.put(j, r.Float64()-0.5)
 				}
-				in = append(in, kernel.Input{Q: part(c.q), K: part(c.newK), V: part(c.v), G: part(c.newG), Beta: part(c.beta)})
 			}
-			c.Pending, c.Out = host.N, 0
-			if flush {
-				c.Out = c.From
+			c.Pending, c.Out = i*step%capacity, 0
+			if c.Pending == capacity-step {
+				c.out, c.Out = c.from, c.From
 			}
-			launches, err := Buffer([]BufferJob{c.BufferJob})
-			e.runAll(t, launches, err)
-			want := make([]float32, step*heads*dv)
-			host.Decode(states, in, want, flush, nil)
-			closeTo(t, c, "outputs", c.outputs, float64s(want), 1e-5)
-			closeTo(t, c, "states", c.from, float64s(states), 1e-5)
+			runBuffers(t, e, c)
 		}
 	}
 }

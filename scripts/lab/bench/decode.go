@@ -12,6 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
@@ -36,9 +37,9 @@ const (
 type decoding struct {
 	states []float32
 	groups int
-	input  []kernel.Input
+	input  []enginekernel.Input
 	out    []float32
-	sc     *kernel.BufferScratch
+	sc     *enginekernel.BufferScratch
 	memory []byte // as large as the states
 	sum    uint64
 }
@@ -57,11 +58,11 @@ func newDecoding(s *session) *decoding {
 		return out
 	}
 	d := &decoding{
-		states: numbers(groups*decodeState, 1), groups: groups, sc: new(kernel.BufferScratch),
+		states: numbers(groups*decodeState, 1), groups: groups, sc: new(enginekernel.BufferScratch),
 		out: make([]float32, 8*decodeHeads*decodeDim), memory: filled(int64(4 * groups * decodeState)),
 	}
 	for range 8 {
-		d.input = append(d.input, kernel.Input{
+		d.input = append(d.input, enginekernel.Input{
 			Q: numbers(decodeDim, 0.2), K: numbers(decodeDim, 0.2), V: numbers(decodeHeads*decodeDim, 1),
 			G: []float32{0.99, 0.98}, Beta: []float32{0.5, 0.6},
 		})
@@ -71,10 +72,10 @@ func newDecoding(s *session) *decoding {
 
 func (d *decoding) state(group int) []float32 { return d.states[group*decodeState:][:decodeState] }
 
-func (d *decoding) buffers(capacity int) []*kernel.Buffer {
-	out := make([]*kernel.Buffer, d.groups)
+func (d *decoding) buffers(capacity int) []*enginekernel.Buffer {
+	out := make([]*enginekernel.Buffer, d.groups)
 	for i := range out {
-		out[i] = kernel.NewBuffer(decodeDim, decodeDim, decodeHeads, capacity, kernel.F16, kernel.Scalar, true)
+		out[i] = enginekernel.NewBuffer(decodeDim, decodeDim, decodeHeads, capacity, kernel.F16, kernel.Scalar, true)
 	}
 	return out
 }

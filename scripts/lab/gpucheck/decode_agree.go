@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // decodeError is the permitted relative root mean square error of decoding kernels. For F32
@@ -29,7 +30,7 @@ func decodeError(typ gpuipc.DType) float64 {
 }
 
 // agreeDecode launches the kernels with which an engine decodes, without the accelerator's
-// interface. For decoding with rows next to a state, the reference is kernel.Buffer. For
+// interface. For decoding with rows next to a state, the reference is enginekernel.Buffer. For
 // attention over runs of keys, the reference is computed in float64.
 func (c *check) agreeDecode() (err error) {
 	w, err := c.stopwatch()
@@ -227,7 +228,7 @@ func (b *bufferBytes) decode(key int, path []int, flush bool) (out, states []flo
 		decay = kernel.Diagonal
 	}
 	size := b.typ.Size()
-	h := kernel.NewBuffer(b.dim, b.dim, bufferGroup, bufferPending+len(path), b.typ, decay, true)
+	h := enginekernel.NewBuffer(b.dim, b.dim, bufferGroup, bufferPending+len(path), b.typ, decay, true)
 	h.N = bufferPending
 	// part returns this key head's share of a row; bytes is the size of the share.
 	part := func(all []byte, row, bytes int) []byte { return all[(row*bufferKeyHeads+key)*bytes:][:bytes] }
@@ -236,9 +237,9 @@ func (b *bufferBytes) decode(key int, path []int, flush bool) (out, states []flo
 		copy(h.U[i*bufferGroup*b.dim*size:], part(b.u, i, bufferGroup*b.dim*size))
 		copy(h.G[i*bufferGroup*b.decays:], float32s(part(b.g, i, 4*bufferGroup*b.decays)))
 	}
-	var in []kernel.Input
+	var in []enginekernel.Input
 	for _, i := range path {
-		in = append(in, kernel.Input{
+		in = append(in, enginekernel.Input{
 			Q: float32s(part(b.q, i, 4*b.dim)), K: float32s(part(b.newK, i, 4*b.dim)), V: float32s(part(b.v, i, 4*bufferGroup*b.dim)),
 			G: float32s(part(b.newG, i, 4*bufferGroup*b.decays)), Beta: float32s(part(b.beta, i, 4*bufferGroup)),
 		})

@@ -3,7 +3,7 @@ package refengine
 import (
 	"math"
 
-	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // These functions work on whole slices, so that they choose between float32 and float64 code
@@ -13,7 +13,7 @@ import (
 func exponential[F Float](x []F) {
 	switch x := any(x).(type) {
 	case []float32:
-		kernel.Exp(x)
+		enginekernel.Exp(x)
 	case []float64:
 		for i, v := range x {
 			x[i] = math.Exp(v)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
@@ -98,14 +99,14 @@ func (m *Model[F]) attend(w *walk[F], rows *kept[F]) {
 
 // attendRuns computes attention for the rows of b, for the query heads that share one head of
 // keys and values.
-func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []kernel.Run, t kernel.DType) {
+func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []enginekernel.Run, t kernel.DType) {
 	a := m.cfg.Attention
 	group, stride := a.Heads/a.KVHeads, a.Heads*a.HeadDim
-	shape := kernel.Attention{Group: group, KeyDim: a.HeadDim, ValueDim: a.HeadDim, Type: t}
+	shape := enginekernel.Attention{Group: group, KeyDim: a.HeadDim, ValueDim: a.HeadDim, Type: t}
 	at := head * group * a.HeadDim
-	sc := m.attending.Get().(*kernel.AttendScratch)
+	sc := m.attending.Get().(*enginekernel.AttendScratch)
 	defer m.attending.Put(sc)
-	q := kernel.Queries{Q: w.mixed[b.lo*stride+at:], LD: stride, Rows: b.hi - b.lo, Begin: b.pos}
+	q := enginekernel.Queries{Q: w.mixed[b.lo*stride+at:], LD: stride, Rows: b.hi - b.lo, Begin: b.pos}
 	shape.Attend(w.heads[b.lo*stride+at:], stride, q, runs, head, sc)
 }
 
@@ -147,10 +148,10 @@ func (m *Model[F]) attendBlock(w *walk[F], b rowSpan, h int, k, v []F) {
 	}
 }
 
-// softmaxStep is kernel.SoftmaxStep in the model's arithmetic.
+// softmaxStep is enginekernel.SoftmaxStep in the model's arithmetic.
 func softmaxStep[F Float](s []F, top, total *F, out []F) {
 	if s, ok := any(s).([]float32); ok {
-		kernel.SoftmaxStep(s, any(top).(*float32), any(total).(*float32), any(out).([]float32))
+		enginekernel.SoftmaxStep(s, any(top).(*float32), any(total).(*float32), any(out).([]float32))
 		return
 	}
 	if peak := max(*top, slices.Max(s)); peak > *top {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // Decoder generates tokens after a state and keeps rows of recent tokens next to the state, as
@@ -26,9 +27,9 @@ type Decoder struct {
 	most   int             // largest number of rows for which no states are created
 	layers []decoderLayer
 	drafts []int // parent of each draft: an earlier one, or -1 for the last certain token
-	work   []kernel.BufferScratch
+	work   []enginekernel.BufferScratch
 	out    [][]float32 // per key head
-	in     [][]kernel.Input
+	in     [][]enginekernel.Input
 	ones   []float32
 	kept   *Rows // nil = not requested
 
@@ -41,8 +42,8 @@ type Decoder struct {
 
 // decoderLayer is the data of a layer next to its State.
 type decoderLayer struct {
-	heads []*kernel.Buffer // linear: by key head
-	conv  []float32        // linear: inputs of the convolution [drafts, channels]
+	heads []*enginekernel.Buffer // linear: by key head
+	conv  []float32              // linear: inputs of the convolution [drafts, channels]
 }
 
 // Limits for a CPU core. The byte counts of KVBuffer (Eq. 6 and §3.4) apply to processors whose
@@ -104,12 +105,12 @@ func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decode
 	c := m.cfg.Linear
 	if bytes.State > 0 {
 		d.alone = st.Tokens == 0 && d.most > 0
-		d.work, d.out, d.in = make([]kernel.BufferScratch, c.KeyHeads), make([][]float32, c.KeyHeads), make([][]kernel.Input, c.KeyHeads)
+		d.work, d.out, d.in = make([]enginekernel.BufferScratch, c.KeyHeads), make([][]float32, c.KeyHeads), make([][]enginekernel.Input, c.KeyHeads)
 		d.ones = slices.Repeat([]float32{1}, c.ValueHeads)
 	}
 	for i, kind := range m.cfg.Layers {
 		if kind == profile.KindLinear {
-			d.layers[i].heads = make([]*kernel.Buffer, c.KeyHeads)
+			d.layers[i].heads = make([]*enginekernel.Buffer, c.KeyHeads)
 			for k := range d.layers[i].heads {
 				d.layers[i].heads[k] = d.newBuffer(d.flush)
 			}
@@ -122,13 +123,13 @@ func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decode
 }
 
 // newBuffer returns the buffer of the value heads that share a key head.
-func (d *Decoder) newBuffer(capacity int) *kernel.Buffer {
+func (d *Decoder) newBuffer(capacity int) *enginekernel.Buffer {
 	c := d.m.cfg.Linear
 	decay := kernel.Scalar
 	if c.Family.Decay() == profile.DecayPerKey {
 		decay = kernel.Diagonal
 	}
-	return kernel.NewBuffer(c.KeyDim, c.ValueDim, c.ValueHeads/c.KeyHeads, capacity, kernel.F32, decay, c.Delta())
+	return enginekernel.NewBuffer(c.KeyDim, c.ValueDim, c.ValueHeads/c.KeyHeads, capacity, kernel.F32, decay, c.Delta())
 }
 
 // Tokens returns the number of certain tokens.
@@ -362,7 +363,7 @@ func (d *Decoder) Rows() []byte {
 }
 
 // putRow writes one row of a part of a buffer.
-func putRow(to []byte, b *kernel.Buffer, kind profile.PartKind, row int) {
+func putRow(to []byte, b *enginekernel.Buffer, kind profile.PartKind, row int) {
 	g, k, u := b.Row(row)
 	switch kind {
 	case profile.PartT:

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // step adds tokens and computes them. It returns the logits after each token or, for certain
@@ -137,14 +137,14 @@ func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
 }
 
 // inputs returns, for each row of the walk, the inputs of the value heads that share key head k.
-func (d *Decoder) inputs(l *linear[float32], w *walk[float32], k int) []kernel.Input {
+func (d *Decoder) inputs(l *linear[float32], w *walk[float32], k int) []enginekernel.Input {
 	c := d.m.cfg.Linear
 	group, keys, row := c.ValueHeads/c.KeyHeads, c.KeyHeads*c.KeyDim, c.ConvChannels()
 	values := group * c.ValueDim
 	in := d.in[k][:0]
 	for r := range w.rows {
 		x := w.mixed[r*row:][:row]
-		t := kernel.Input{
+		t := enginekernel.Input{
 			Q: x[k*c.KeyDim:][:c.KeyDim], K: x[keys+k*c.KeyDim:][:c.KeyDim], V: x[2*keys+k*values:][:values],
 			G: d.decays(l, w, r, k, group),
 		}

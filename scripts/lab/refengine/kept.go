@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // kept is the location of the keys and values of one layer: contiguous, or in pages.
@@ -33,11 +34,11 @@ func (c *kept[F]) put(pos int, k, v []F) {
 }
 
 // keptRuns returns the rows of the positions below end as runs for the attention kernel.
-func keptRuns(c *kept[float32], end, size int) ([]kernel.Run, kernel.DType) {
+func keptRuns(c *kept[float32], end, size int) ([]enginekernel.Run, kernel.DType) {
 	if c.pages != nil {
 		return c.pages.runs[c.layer], c.pages.mem.dtype
 	}
-	return []kernel.Run{{K: bytesOf(c.k), V: bytesOf(c.v), KStride: 4 * size, VStride: 4 * size, Rows: end}}, kernel.F32
+	return []enginekernel.Run{{K: bytesOf(c.k), V: bytesOf(c.v), KStride: 4 * size, VStride: 4 * size, Rows: end}}, kernel.F32
 }
 
 // bytesOf returns the memory of a slice.

@@ -1,8 +1,8 @@
 package refengine
 
 import (
-	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // Memory is a Cache in this process: published bytes by key, never evicted.
@@ -69,18 +69,18 @@ func (l memoryLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *Sta
 }
 
 // Rows implements InPlace.
-func (l memoryLeases) Rows(i, layer int) ([]kernel.Run, int64, error) {
+func (l memoryLeases) Rows(i, layer int) ([]enginekernel.Run, int64, error) {
 	s := l.segments[i]
 	begin, n := s.Spec.Interior()
 	layout := s.layout(l.prof)
-	run := kernel.Run{Rows: n, Begin: begin}
+	run := enginekernel.Run{Rows: n, Begin: begin}
 	k, v := &layout.Parts[layout.Find(layer, profile.PartK)], &layout.Parts[layout.Find(layer, profile.PartV)]
 	var err error
 	if run.K, err = rowsOf(s.Bytes[k.Off:][:k.Len], k); err == nil {
 		run.V, err = rowsOf(s.Bytes[v.Off:][:v.Len], v)
 	}
 	run.KStride, run.VStride = len(run.K)/n, len(run.V)/n
-	return []kernel.Run{run}, 0, err
+	return []enginekernel.Run{run}, 0, err
 }
 
 // Intact implements InPlace: segments are never evicted.

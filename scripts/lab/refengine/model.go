@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
@@ -27,7 +27,7 @@ type Model[F Float] struct {
 	workers  int
 	spare    sync.Pool // *workspace[F]
 
-	attending sync.Pool // *kernel.AttendScratch
+	attending sync.Pool // *enginekernel.AttendScratch
 }
 
 // layer is one decoder layer; exactly one of linear and attn is set. Projections
@@ -82,7 +82,7 @@ func New[F Float](w *modelfile.Weights) (*Model[F], error) {
 	}
 	m.linRope, m.attnRope = newTurns[F](profile.Rope{}, nil), newTurns[F](profile.Rope{}, nil)
 	m.spare.New = func() any { return new(workspace[F]) }
-	m.attending.New = func() any { return new(kernel.AttendScratch) }
+	m.attending.New = func() any { return new(enginekernel.AttendScratch) }
 	for i, kind := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		l := layer[F]{

@@ -6,6 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/scripts/lab/pages"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // Pages is an engine's paged memory for keys and values, whose blocks package pages assigns to
@@ -91,8 +92,8 @@ type slot struct {
 type Table struct {
 	mem    *Pages
 	id     pages.RequestID
-	slots  []slot         // by position
-	runs   [][]kernel.Run // by layer, ascending
+	slots  []slot               // by position
+	runs   [][]enginekernel.Run // by layer, ascending
 	prefix *State[float32]
 	copied int64 // bytes of segments that are not contiguous
 	gone   bool  // released: other requests may have the blocks
@@ -101,7 +102,7 @@ type Table struct {
 // table returns the pages of an admitted request. The runs, including the rows in the cache, are
 // added later.
 func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins []int) *Table {
-	t := &Table{mem: p, id: id, slots: make([]slot, tokens), runs: make([][]kernel.Run, len(p.m.layers))}
+	t := &Table{mem: p, id: id, slots: make([]slot, tokens), runs: make([][]enginekernel.Run, len(p.m.layers))}
 	for i := range t.slots {
 		t.slots[i].at = -1
 	}
@@ -129,10 +130,10 @@ func (t *Table) reaches(end int) error {
 }
 
 // own returns the rows of a layer in the engine's blocks, ascending and without gaps.
-func (t *Table) own(layer int) []kernel.Run {
+func (t *Table) own(layer int) []enginekernel.Run {
 	p := t.mem
 	per := p.config.BlockTokens
-	var runs []kernel.Run
+	var runs []enginekernel.Run
 	for pos := 0; pos < len(t.slots); {
 		s := t.slots[pos]
 		n := 1
@@ -148,10 +149,10 @@ func (t *Table) own(layer int) []kernel.Run {
 }
 
 // run returns the rows of n positions, which are consecutive in a block.
-func (t *Table) run(layer, pos, n int) kernel.Run {
+func (t *Table) run(layer, pos, n int) enginekernel.Run {
 	p, s := t.mem, t.slots[pos]
 	k, v := p.at(layer, s.at)
-	return kernel.Run{K: k[:n*p.row], V: v[:n*p.row], KStride: p.row, VStride: p.row, Rows: n, Begin: pos, Turn: p.m.shift(s.origin)}
+	return enginekernel.Run{K: k[:n*p.row], V: v[:n*p.row], KStride: p.row, VStride: p.row, Rows: n, Begin: pos, Turn: p.m.shift(s.origin)}
 }
 
 // at returns the keys and values of a layer from a slot on.
@@ -162,8 +163,8 @@ func (p *Pages) at(layer, slot int) (k, v []byte) {
 }
 
 // upTo returns the runs of a layer before a position.
-func (t *Table) upTo(layer, end int) []kernel.Run {
-	var out []kernel.Run
+func (t *Table) upTo(layer, end int) []enginekernel.Run {
+	var out []enginekernel.Run
 	for _, r := range t.runs[layer] {
 		if r.Rows = min(r.Rows, end-r.Begin); r.Rows > 0 {
 			out = append(out, r)

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/scripts/lab/pages"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 // InPlace is Leases whose rows can be read in place, in the cache's memory, while they are
@@ -18,7 +18,7 @@ type InPlace interface {
 	// order of position. Positions are relative to the segment, and keys are rotated to them.
 	// copied is the number of bytes that are copies. The rows are valid until Release, as long
 	// as Intact returns nil.
-	Rows(i, layer int) (runs []kernel.Run, copied int64, err error)
+	Rows(i, layer int) (runs []enginekernel.Run, copied int64, err error)
 	// Extend renews leases that will end soon. Call it before each use. After an error, the rows
 	// may still be intact for some time.
 	Extend() error
@@ -204,7 +204,7 @@ func (t *Table) place(l *leased, rows InPlace) error {
 	m := t.mem.m
 	for _, layer := range m.prof.AttentionLayers() {
 		own := t.own(layer)
-		var runs []kernel.Run
+		var runs []enginekernel.Run
 		for _, s := range l.Plan.Spans {
 			if s.Segment < 0 || t.mem.config.Copies {
 				continue

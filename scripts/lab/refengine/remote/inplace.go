@@ -7,18 +7,19 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
+	"github.com/spliced-kv/spliced/scripts/lab/refengine/enginekernel"
 )
 
 var _ refengine.InPlace = (*leases)(nil)
 
 // Rows implements refengine.InPlace. It returns views of the arena, or copies of keys or values
 // that are not contiguous there.
-func (l *leases) Rows(i, layer int) ([]kernel.Run, int64, error) {
+func (l *leases) Rows(i, layer int) ([]enginekernel.Run, int64, error) {
 	lease := l.held[i]
 	if l.store.InPlace <= 0 {
 		return nil, 0, fmt.Errorf("segment %d was leased to be copied: %w", i, refengine.ErrInvalid)
 	}
-	run, copied := kernel.Run{Rows: lease.Tokens, Begin: lease.Begin}, int64(0)
+	run, copied := enginekernel.Run{Rows: lease.Tokens, Begin: lease.Begin}, int64(0)
 	layout := lease.Layout()
 	part := func(kind profile.PartKind) (b []byte, stride int, err error) {
 		at := layout.Find(layer, kind)
@@ -41,7 +42,7 @@ func (l *leases) Rows(i, layer int) ([]kernel.Run, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	return []kernel.Run{run}, copied, nil
+	return []enginekernel.Run{run}, copied, nil
 }
 
 // Intact implements refengine.InPlace.

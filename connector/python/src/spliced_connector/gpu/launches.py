@@ -829,7 +829,7 @@ class Angles:
 
 @dataclass(slots=True)
 class BufferJob:
-    """Does the work of gpuipc/kernel.Buffer for one layer of one request, on device memory.
+    """A step of decoding for one layer of one request, on device memory.
     It decodes rows with the states and appends them, or flushes rows into the states, or both.
     Tensors are contiguous.
 

@@ -1,4 +1,4 @@
-package kernel
+package enginekernel
 
 // sumRowsGeneric adds to a the sum of x[i] times row i of s. Unless b is nil, it adds to b
 // the sum of y[i] times row i of s. Rows of s are ld numbers apart.
@@ -46,5 +46,21 @@ func addRankOnesGeneric(s []float32, ld, cols int, d, k []float32, ldk int, u []
 		for r := range n {
 			axpyGeneric(row, k[r*ldk+i], u[r*ldu:][:cols])
 		}
+	}
+}
+
+func dotGeneric(a, b []float32) float32 {
+	var sum float32
+	b = b[:len(a)]
+	for i, v := range a {
+		sum += v * b[i]
+	}
+	return sum
+}
+
+func axpyGeneric(y []float32, a float32, x []float32) {
+	x = x[:len(y)]
+	for i, v := range x {
+		y[i] += a * v
 	}
 }

@@ -1,10 +1,12 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // attended is a random case of Attend and what it has to give, in float64.
@@ -19,7 +21,7 @@ type attended struct {
 	at    []int
 }
 
-func randomAttended(r *rand.Rand, dt DType) *attended {
+func randomAttended(r *rand.Rand, dt kernel.DType) *attended {
 	c := &attended{heads: 1 + r.IntN(3)}
 	c.Group, c.KeyDim, c.ValueDim, c.Type = 1+r.IntN(4), 2*(1+r.IntN(40)), 1+r.IntN(70), dt
 	dims := 2 * r.IntN(c.KeyDim/2+1)
@@ -29,7 +31,7 @@ func randomAttended(r *rand.Rand, dt DType) *attended {
 		pos += r.IntN(3) * 5
 		run := c.randomRun(r, pos, [...]int{0, 1, 3, 16, 100, 300}[r.IntN(6)])
 		if r.IntN(2) == 0 {
-			run.Turn = randomTurn(r, dims, 1, interleaved)
+			run.Turn = randomTurn(r, dims, interleaved)
 		}
 		c.remember(&run)
 		c.runs = append(c.runs, run)
@@ -54,7 +56,7 @@ func (c *attended) randomRun(r *rand.Rand, begin, rows int) Run {
 			x[i] = float32(r.NormFloat64())
 		}
 		b := make([]byte, bytes)
-		FromF32(b, x, c.Type)
+		kernel.FromF32(b, x, c.Type)
 		return b
 	}
 	run.K, run.V = fill(rows*run.KStride), fill(rows*run.VStride)
@@ -66,7 +68,7 @@ func (c *attended) remember(run *Run) {
 	size := c.Type.Size()
 	row := func(b []byte, n int) []float64 {
 		x := make([]float32, n)
-		ToF32(x, b, c.Type)
+		kernel.ToF32(x, b, c.Type)
 		out := make([]float64, n)
 		for i, v := range x {
 			out[i] = float64(v)
@@ -119,9 +121,9 @@ func (c *attended) want(row, group, head int) []float64 {
 // million of a score is one of as many in a weight.
 func TestAttentionReadsRowsWhereTheyLie(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
-		for _, dt := range []DType{F32, F16, BF16} {
+		for _, dt := range []kernel.DType{kernel.F32, kernel.F16, kernel.BF16} {
 			for seed := range uint64(60) {
-				t.Run(fmt.Sprintf("%s/%d", dt.name(), seed), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%d", typeNames[dt], seed), func(t *testing.T) {
 					c := randomAttended(rand.New(rand.NewPCG(seed, 7)), dt)
 					for head := range c.heads {
 						out := make([]float32, c.q.Rows*c.ldo)
@@ -155,7 +157,7 @@ func TestAttentionReadsRowsWhereTheyLie(t *testing.T) {
 func TestAttentionOfARowIsItsOwn(t *testing.T) {
 	var sc AttendScratch
 	for seed := range uint64(40) {
-		c := randomAttended(rand.New(rand.NewPCG(seed, 11)), BF16)
+		c := randomAttended(rand.New(rand.NewPCG(seed, 11)), kernel.BF16)
 		all := make([]float32, c.q.Rows*c.ldo)
 		c.Attend(all, c.ldo, c.q, c.runs, 0, &sc)
 		for row := range c.q.Rows {
@@ -171,7 +173,7 @@ func TestAttentionOfARowIsItsOwn(t *testing.T) {
 }
 
 func TestAttentionRefusesWrongSizes(t *testing.T) {
-	a := Attention{Group: 1, KeyDim: 4, ValueDim: 4, Type: F32}
+	a := Attention{Group: 1, KeyDim: 4, ValueDim: 4, Type: kernel.F32}
 	b := make([]byte, 64)
 	run := Run{K: b, V: b, KStride: 16, VStride: 16, Rows: 4}
 	q, out := Queries{Q: make([]float32, 4), LD: 4, Rows: 1}, make([]float32, 4)

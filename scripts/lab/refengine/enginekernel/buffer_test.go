@@ -1,17 +1,19 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // decoding is tokens of some heads and what decoding them one by one in float64
 // gives: the outputs, and the states after every number of tokens.
 type decoding struct {
 	dk, dv, heads int
-	decay         Transition
+	decay         kernel.Transition
 	delta         bool
 	start         []float32
 	tokens        []Input
@@ -19,11 +21,11 @@ type decoding struct {
 	states        [][]float64
 }
 
-func newDecoding(r *rand.Rand, dk, dv, heads, n int, decay Transition, delta bool) *decoding {
+func newDecoding(r *rand.Rand, dk, dv, heads, n int, decay kernel.Transition, delta bool) *decoding {
 	d := &decoding{dk: dk, dv: dv, heads: heads, decay: decay, delta: delta, start: make([]float32, heads*dk*dv)}
 	normal(r, d.start, 1)
 	decays := heads
-	if decay == Diagonal {
+	if decay == kernel.Diagonal {
 		decays = heads * dk
 	}
 	for range n {
@@ -58,7 +60,7 @@ func (d *decoding) solve() {
 				mem := 0.0
 				for i := range d.dk {
 					g := t.G[h]
-					if d.decay == Diagonal {
+					if d.decay == kernel.Diagonal {
 						g = t.G[h*d.dk+i]
 					}
 					s[i*d.dv+j] *= float64(g)
@@ -79,7 +81,7 @@ func (d *decoding) solve() {
 	}
 }
 
-func (d *decoding) buffer(capacity int, t DType) *Buffer {
+func (d *decoding) buffer(capacity int, t kernel.DType) *Buffer {
 	return NewBuffer(d.dk, d.dv, d.heads, capacity, t, d.decay, d.delta)
 }
 
@@ -109,9 +111,9 @@ func (d *decoding) closeTo(t testing.TB, what string, got []float32, want []floa
 func eachDecoding(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, d *decoding)) {
 	eachISA(t, func(t *testing.T) {
 		for _, size := range [][3]int{{1, 1, 1}, {4, 16, 1}, {3, 5, 2}, {16, 1, 3}, {17, 33, 1}, {32, 64, 2}, {37, 70, 1}, {128, 128, 2}} {
-			for _, decay := range []Transition{Scalar, Diagonal} {
+			for _, decay := range []kernel.Transition{kernel.Scalar, kernel.Diagonal} {
 				for _, delta := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%v/%s/delta=%v", size, decay.name(), delta), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%v/%s/delta=%v", size, decayNames[decay], delta), func(t *testing.T) {
 						r := rng(t)
 						f(t, r, newDecoding(r, size[0], size[1], size[2], n, decay, delta))
 					})
@@ -129,7 +131,7 @@ func TestFormsOfDecodingAgree(t *testing.T) {
 		var sc BufferScratch
 		out := make([]float32, d.heads*d.dv)
 		for _, capacity := range []int{1, 2, 7, 16, tokens} {
-			b, states := d.buffer(capacity, F32), d.states0()
+			b, states := d.buffer(capacity, kernel.F32), d.states0()
 			for i := range d.tokens {
 				flush := b.N == capacity-1
 				b.Decode(states, d.tokens[i:i+1], out, flush, &sc)
@@ -143,7 +145,7 @@ func TestFormsOfDecodingAgree(t *testing.T) {
 		}
 		clear(d.start)
 		d.solve()
-		b := d.buffer(tokens, F32)
+		b := d.buffer(tokens, kernel.F32)
 		for i := range d.tokens {
 			b.Decode(nil, d.tokens[i:i+1], out, false, &sc)
 			d.closeTo(t, fmt.Sprintf("parallel: output %d", i), out, d.outputs[i], tolerance)
@@ -158,7 +160,7 @@ func TestAnyAcceptedPrefixOfDraftsIsSequentialDecoding(t *testing.T) {
 	eachDecoding(t, before+drafts+after, func(t *testing.T, r *rand.Rand, d *decoding) {
 		var sc BufferScratch
 		for accepted := 0; accepted <= drafts; accepted++ {
-			b, states := d.buffer(before+drafts+after, F32), d.states0()
+			b, states := d.buffer(before+drafts+after, kernel.F32), d.states0()
 			out := make([]float32, drafts*d.heads*d.dv)
 			one := d.heads * d.dv
 			for i := range before {
@@ -187,17 +189,17 @@ func TestAnyAcceptedPrefixOfDraftsIsSequentialDecoding(t *testing.T) {
 func TestRowsOfHalfTheBytes(t *testing.T) {
 	const tokens = 20
 	eachDecoding(t, tokens, func(t *testing.T, _ *rand.Rand, d *decoding) {
-		for _, dt := range []DType{F16, BF16} {
+		for _, dt := range []kernel.DType{kernel.F16, kernel.BF16} {
 			tolerance := 1e-5
 			if d.delta {
-				tolerance = 4 * [...]float64{F16: 0x1p-11, BF16: 0x1p-8}[dt]
+				tolerance = 4 * [...]float64{kernel.F16: 0x1p-11, kernel.BF16: 0x1p-8}[dt]
 			}
 			for i := range d.tokens {
 				tok := &d.tokens[i]
 				for _, v := range [][]float32{tok.K, tok.V} {
 					half := make([]byte, 2*len(v))
-					fromF32Generic(half, v, dt)
-					toF32Generic(v, half, dt)
+					kernel.FromF32(half, v, dt)
+					kernel.ToF32(v, half, dt)
 				}
 				for h := range tok.Beta {
 					tok.Beta[h] = 1
@@ -208,10 +210,10 @@ func TestRowsOfHalfTheBytes(t *testing.T) {
 			b, states, out := d.buffer(8, dt), d.states0(), make([]float32, d.heads*d.dv)
 			for i := range d.tokens {
 				b.Decode(states, d.tokens[i:i+1], out, b.N == 7, &sc)
-				d.closeTo(t, fmt.Sprintf("%s: output %d", dt.name(), i), out, d.outputs[i], tolerance)
+				d.closeTo(t, fmt.Sprintf("%s: output %d", typeNames[dt], i), out, d.outputs[i], tolerance)
 			}
 			b.Flush(states, &sc)
-			d.closeTo(t, dt.name()+": states", states, d.states[tokens], tolerance)
+			d.closeTo(t, typeNames[dt]+": states", states, d.states[tokens], tolerance)
 		}
 	})
 }
@@ -226,7 +228,7 @@ func TestReadersOfTheirOwn(t *testing.T) {
 		d.solve()
 		var sc BufferScratch
 		one := d.heads * d.dv
-		b, states, out := d.buffer(5, F32), d.states0(), make([]float32, 3*one)
+		b, states, out := d.buffer(5, kernel.F32), d.states0(), make([]float32, 3*one)
 		for at := 0; at < 12; at += 3 {
 			if b.N+3 > 5 {
 				b.Flush(states, &sc)
@@ -243,8 +245,8 @@ func TestReadersOfTheirOwn(t *testing.T) {
 
 func TestDecodingAllocatesNothing(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
-		d := newDecoding(rng(t), 32, 32, 2, 4, Diagonal, true)
-		b, states, out, sc := d.buffer(4, F16), d.states0(), make([]float32, 4*2*32), new(BufferScratch)
+		d := newDecoding(rng(t), 32, 32, 2, 4, kernel.Diagonal, true)
+		b, states, out, sc := d.buffer(4, kernel.F16), d.states0(), make([]float32, 4*2*32), new(BufferScratch)
 		if n := testing.AllocsPerRun(100, func() { b.Decode(states, d.tokens, out, true, sc) }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
@@ -255,7 +257,7 @@ func TestDecodingAllocatesNothing(t *testing.T) {
 // rows that are not pending are not read.
 func TestDecodingStaysInsideItsMemory(t *testing.T) {
 	eachDecoding(t, 5, func(t *testing.T, _ *rand.Rand, d *decoding) {
-		b := d.buffer(5, F32)
+		b := d.buffer(5, kernel.F32)
 		nan := float32(math.NaN())
 		var checks []func()
 		guard := func(n int) []float32 {
@@ -285,7 +287,7 @@ func TestBadBuffersPanic(t *testing.T) {
 	for name, spoil := range map[string]func(b *Buffer, toks []Input, states, out *[]float32){
 		"no heads":        func(b *Buffer, _ []Input, _, _ *[]float32) { b.Heads = 0 },
 		"no type":         func(b *Buffer, _ []Input, _, _ *[]float32) { b.Type = 9 },
-		"dense decay":     func(b *Buffer, _ []Input, _, _ *[]float32) { b.Decay = Dense },
+		"dense decay":     func(b *Buffer, _ []Input, _, _ *[]float32) { b.Decay = kernel.Dense },
 		"full":            func(b *Buffer, _ []Input, _, _ *[]float32) { b.N = 3 },
 		"negative":        func(b *Buffer, _ []Input, _, _ *[]float32) { b.N = -1 },
 		"few keys":        func(b *Buffer, _ []Input, _, _ *[]float32) { b.K = b.K[4:] },
@@ -301,13 +303,33 @@ func TestBadBuffersPanic(t *testing.T) {
 		"keep more":       func(b *Buffer, _ []Input, _, _ *[]float32) { b.Keep(1) },
 		"keep fewer than": func(b *Buffer, _ []Input, _, _ *[]float32) { b.Keep(-1) },
 	} {
-		d := newDecoding(rng(t), 4, 4, 1, 1, Scalar, true)
-		b, states, out := d.buffer(3, F32), d.states0(), make([]float32, 4)
+		d := newDecoding(rng(t), 4, 4, 1, 1, kernel.Scalar, true)
+		b, states, out := d.buffer(3, kernel.F32), d.states0(), make([]float32, 4)
 		wantPanic(t, name, func() {
 			spoil(b, d.tokens, &states, &out)
 			b.Decode(states, d.tokens, out, false, nil)
 		})
 	}
-	b := NewBuffer(4, 4, 1, 1, F32, Scalar, true)
+	b := NewBuffer(4, 4, 1, 1, kernel.F32, kernel.Scalar, true)
 	wantPanic(t, "flush into no states", func() { b.Flush(nil, nil) })
+}
+
+// Tolerance: each of n+1 roundings loses at most one unit of the sum of magnitudes.
+func TestDotAgreesWithFloat64(t *testing.T) {
+	r := rng(t)
+	eachISA(t, func(t *testing.T) {
+		for n := range 300 {
+			x, y := make([]float32, n), make([]float32, n)
+			normal(r, x, 1)
+			normal(r, y, 1)
+			var sum, size float64
+			for i := range x {
+				p := float64(x[i]) * float64(y[i])
+				sum, size = sum+p, size+math.Abs(p)
+			}
+			if got := dot(x, y); math.Abs(float64(got)-sum) > float64(n+1)*0x1p-24*size {
+				t.Fatalf("n=%d: dot is %v, want %v", n, got, sum)
+			}
+		}
+	})
 }

@@ -1,10 +1,12 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
 	"math"
 	"sort"
 	"unsafe"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // Attention is the shape of causal softmax attention that reads keys and values in place.
@@ -12,7 +14,7 @@ import (
 type Attention struct {
 	Group            int // query heads that share a head of keys and values
 	KeyDim, ValueDim int
-	Type             DType // of keys and values
+	Type             kernel.DType // of keys and values
 }
 
 // Run is a run of consecutive rows, read in place. Row i has its keys [KV heads, KeyDim] at
@@ -28,7 +30,7 @@ type Run struct {
 	// not rotate the keys. It rotates each query once per run by the inverse, which gives
 	// the same product: (R(p) k)·q = k·(R(-p) q), where R(p) is the rotation by the angles
 	// of p. Dims 0 means that the keys are final.
-	Turn Turn
+	Turn kernel.Turn
 }
 
 // Queries has rows of query heads at consecutive positions. They are scaled, and rotated to
@@ -92,7 +94,7 @@ func (a *Attention) Attend(out []float32, ldo int, q Queries, runs []Run, head i
 func (a *Attention) check(out []float32, ldo int, q *Queries, runs []Run, head int) {
 	size := a.Type.Size()
 	if a.Group < 1 || a.KeyDim < 1 || a.ValueDim < 1 || size == 0 || head < 0 {
-		panic(fmt.Sprintf("kernel: attention of %+v, head %d", *a, head))
+		panic(fmt.Sprintf("enginekernel: attention of %+v, head %d", *a, head))
 	}
 	checkMatrix("queries", q.Q, q.LD, q.Rows, a.Group*a.KeyDim)
 	checkMatrix("outputs", out, ldo, q.Rows, a.Group*a.ValueDim)
@@ -101,14 +103,14 @@ func (a *Attention) check(out []float32, ldo int, q *Queries, runs []Run, head i
 		r := &runs[i]
 		k, v := (head+1)*a.KeyDim*size, (head+1)*a.ValueDim*size
 		if r.Rows < 0 || r.KStride < k || r.VStride < v || r.Rows > 0 && (len(r.K) < (r.Rows-1)*r.KStride+k || len(r.V) < (r.Rows-1)*r.VStride+v) {
-			panic(fmt.Sprintf("kernel: run %d of %d rows %d and %d bytes apart in %d and %d, head %d of %+v",
+			panic(fmt.Sprintf("enginekernel: run %d of %d rows %d and %d bytes apart in %d and %d, head %d of %+v",
 				i, r.Rows, r.KStride, r.VStride, len(r.K), len(r.V), head, *a))
 		}
 		if r.Begin < last {
-			panic(fmt.Sprintf("kernel: run %d begins at %d, the one before ends at %d", i, r.Begin, last))
+			panic(fmt.Sprintf("enginekernel: run %d begins at %d, the one before ends at %d", i, r.Begin, last))
 		}
 		last = r.Begin + r.Rows
-		checkTurn(r.Turn, a.KeyDim, 1)
+		checkTurn(r.Turn, a.KeyDim)
 	}
 }
 
@@ -170,7 +172,7 @@ func (w *attending) placed(runs []Run, head int) {
 		if r.Turn.Dims > 0 {
 			continue
 		}
-		if w.Type == F32 && w.rows(r) >= attendInPlace && aligned(r) {
+		if w.Type == kernel.F32 && w.rows(r) >= attendInPlace && aligned(r) {
 			w.direct(r, head)
 			continue
 		}
@@ -235,13 +237,13 @@ func (w *attending) widen(r *Run, head, lo int) int {
 	return n
 }
 
-func widenRows(dst []float32, src []byte, stride, rows, cols int, t DType) {
+func widenRows(dst []float32, src []byte, stride, rows, cols int, t kernel.DType) {
 	if stride == cols*t.Size() {
-		toF32(dst[:rows*cols], src, t)
+		kernel.ToF32(dst[:rows*cols], src, t)
 		return
 	}
 	for i := range rows {
-		toF32(dst[i*cols:][:cols], src[i*stride:], t)
+		kernel.ToF32(dst[i*cols:][:cols], src[i*stride:], t)
 	}
 }
 
@@ -259,7 +261,7 @@ func (w *attending) tile(q []float32) {
 func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
 	s := w.scores[:w.n*n]
 	clear(s)
-	gemmNT(s, n, q, w.KeyDim, k.v, k.ld, w.n, n, w.KeyDim)
+	kernel.GemmNT(s, n, q, w.KeyDim, k.v, k.ld, w.n, n, w.KeyDim)
 	for i := range w.n {
 		row := s[i*n:][:n]
 		visible := max(0, min(n, seen(w.queries.Begin+i/w.Group)))
@@ -268,11 +270,11 @@ func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
 			SoftmaxStep(row[:visible], &w.top[i], &w.sum[i], w.acc[i*w.ValueDim:][:w.ValueDim])
 		}
 	}
-	gemm(w.acc, w.ValueDim, s, n, v.v, v.ld, w.n, w.ValueDim, n)
+	kernel.Gemm(w.acc, w.ValueDim, s, n, v.v, v.ld, w.n, w.ValueDim, n)
 }
 
 // turnBack writes src rotated by the inverse of t.
-func turnBack(dst, src []float32, t Turn) {
+func turnBack(dst, src []float32, t kernel.Turn) {
 	for i, c := range t.Cos {
 		p, q := pair(i, t.Dims, t.Interleaved)
 		x, y, s := src[p], src[q], t.Sin[i]

@@ -1,4 +1,4 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // along is the decoding of the tokens on one path alone.
@@ -51,7 +53,7 @@ func TestRowsOfATreeAreSequentialDecodingOfTheirPaths(t *testing.T) {
 		one := d.heads * d.dv
 		parents := randomTree(r, 3, n)
 		all := paths(parents)
-		b, states := d.buffer(n+more, F32), d.states0()
+		b, states := d.buffer(n+more, kernel.F32), d.states0()
 		for at := 0; at < n; {
 			m := min(1+r.IntN(5), n-at)
 			out := make([]float32, m*one)
@@ -82,7 +84,7 @@ func TestBeamsOverOneState(t *testing.T) {
 	eachDecoding(t, 12, func(t *testing.T, _ *rand.Rand, d *decoding) {
 		var sc BufferScratch
 		one := d.heads * d.dv
-		b, states, out := d.buffer(8, F32), d.states0(), make([]float32, 3*one)
+		b, states, out := d.buffer(8, kernel.F32), d.states0(), make([]float32, 3*one)
 		//  0 ── 1 ──┬─ 2 ── 5      tokens; 4 and 7 die, 8 follows 5 and 9 follows 6
 		//           ├─ 3 ── 6
 		//           └─ 4 ── 7
@@ -112,7 +114,7 @@ func TestBeamsOverOneState(t *testing.T) {
 func TestOtherBranchesAreNotRead(t *testing.T) {
 	eachDecoding(t, 4, func(t *testing.T, _ *rand.Rand, d *decoding) {
 		one := d.heads * d.dv
-		b, states, out := d.buffer(4, F32), d.states0(), make([]float32, one)
+		b, states, out := d.buffer(4, kernel.F32), d.states0(), make([]float32, one)
 		b.Decode(states, d.tokens[:1], out, false, nil)
 		b.DecodeTree(states, d.tokens[1:2], []int{0}, out, nil)
 		b.DecodeTree(states, d.tokens[2:3], []int{0}, out, nil)
@@ -128,8 +130,8 @@ func TestOtherBranchesAreNotRead(t *testing.T) {
 
 func TestDecodingOfTreesAllocatesNothing(t *testing.T) {
 	eachISA(t, func(t *testing.T) {
-		d := newDecoding(rng(t), 32, 32, 2, 4, Scalar, true)
-		b, states, out, sc := d.buffer(4, F16), d.states0(), make([]float32, 4*2*32), new(BufferScratch)
+		d := newDecoding(rng(t), 32, 32, 2, 4, kernel.Scalar, true)
+		b, states, out, sc := d.buffer(4, kernel.F16), d.states0(), make([]float32, 4*2*32), new(BufferScratch)
 		b.branch()
 		if n := testing.AllocsPerRun(100, func() {
 			b.N, b.parents = 0, b.parents[:0]
@@ -155,8 +157,8 @@ func TestBadTreesPanic(t *testing.T) {
 		"decode and flush":    func(b *Buffer, decode func(...int), s []float32) { decode(-1, -1); flushDecode(b, s) },
 		"flush less than any": func(b *Buffer, _ func(...int), s []float32) { b.FlushFirst(s, -1, nil) },
 	} {
-		d := newDecoding(rng(t), 4, 4, 1, 2, Scalar, true)
-		b, states := d.buffer(3, F32), d.states0()
+		d := newDecoding(rng(t), 4, 4, 1, 2, kernel.Scalar, true)
+		b, states := d.buffer(3, kernel.F32), d.states0()
 		wantPanic(t, name, func() {
 			spoil(b, func(parents ...int) { b.DecodeTree(states, d.tokens, parents, make([]float32, 8), nil) }, states)
 		})
@@ -164,6 +166,6 @@ func TestBadTreesPanic(t *testing.T) {
 }
 
 func flushDecode(b *Buffer, states []float32) {
-	one := newDecoding(rand.New(rand.NewPCG(1, 2)), 4, 4, 1, 1, Scalar, true)
+	one := newDecoding(rand.New(rand.NewPCG(1, 2)), 4, 4, 1, 1, kernel.Scalar, true)
 	b.Decode(states, one.tokens, make([]float32, 4), true, nil)
 }

@@ -1,9 +1,11 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // metered is memory of numbers that records which of them are read and written.
@@ -123,8 +125,8 @@ func (b *meteredBuffer) traffic() Traffic {
 
 // counted runs a whole round of a buffer and returns the bytes of a step and head.
 func counted(t *testing.T, d, heads, capacity int) float64 {
-	dec := newDecoding(rng(t), d, d, heads, capacity, Scalar, true)
-	b, states, out := dec.buffer(capacity, F16), dec.states0(), make([]float32, heads*d)
+	dec := newDecoding(rng(t), d, d, heads, capacity, kernel.Scalar, true)
+	b, states, out := dec.buffer(capacity, kernel.F16), dec.states0(), make([]float32, heads*d)
 	m := &meteredBuffer{dk: d, dv: d, heads: heads, s: newMetered(heads*d*d, 4), k: newMetered(capacity*d, 2),
 		u: newMetered(capacity*heads*d, 2), g: newMetered(capacity*heads, 4)}
 	for i, v := range states {

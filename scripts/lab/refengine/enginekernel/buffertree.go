@@ -1,4 +1,4 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
@@ -24,12 +24,12 @@ func (b *Buffer) Parent(row int) int {
 func (b *Buffer) DecodeTree(states []float32, in []Input, parents []int, out []float32, sc *BufferScratch) {
 	b.check(states, in, out, false)
 	if len(parents) != len(in) {
-		panic(fmt.Sprintf("kernel: %d parents of %d rows", len(parents), len(in)))
+		panic(fmt.Sprintf("enginekernel: %d parents of %d rows", len(parents), len(in)))
 	}
 	chain := b.parents == nil
 	for i, p := range parents {
 		if p < -1 || p >= b.N+i {
-			panic(fmt.Sprintf("kernel: row %d follows row %d", b.N+i, p))
+			panic(fmt.Sprintf("enginekernel: row %d follows row %d", b.N+i, p))
 		}
 		chain = chain && p == b.N+i-1
 	}
@@ -56,7 +56,7 @@ func (b *Buffer) branch() {
 // Keep drops the rows after the first n, such as drafts that were not accepted.
 func (b *Buffer) Keep(n int) {
 	if n < 0 || n > b.N {
-		panic(fmt.Sprintf("kernel: keep %d of %d rows", n, b.N))
+		panic(fmt.Sprintf("enginekernel: keep %d of %d rows", n, b.N))
 	}
 	b.N = n
 	if b.parents != nil {
@@ -78,12 +78,12 @@ func (b *Buffer) Select(rows []int) {
 	last := -1
 	for i, r := range rows {
 		if r <= last || r >= b.N {
-			panic(fmt.Sprintf("kernel: select row %d after %d of %d", r, last, b.N))
+			panic(fmt.Sprintf("enginekernel: select row %d after %d of %d", r, last, b.N))
 		}
 		parents[i] = -1
 		if p := b.Parent(r); p >= 0 {
 			if parents[i] = to[p]; to[p] < 0 {
-				panic(fmt.Sprintf("kernel: select row %d without row %d", r, p))
+				panic(fmt.Sprintf("enginekernel: select row %d without row %d", r, p))
 			}
 		}
 		to[r], last = int32(i), r
@@ -119,11 +119,11 @@ func (b *Buffer) settle() {
 // rows descend from row n-1.
 func (b *Buffer) checkFlush(n int) {
 	if n < 0 || n > b.N {
-		panic(fmt.Sprintf("kernel: flush of %d of %d rows", n, b.N))
+		panic(fmt.Sprintf("enginekernel: flush of %d of %d rows", n, b.N))
 	}
 	for i, p := range b.parents {
 		if i < n && int(p) != i-1 || i >= n && int(p) < n-1 {
-			panic(fmt.Sprintf("kernel: flush of %d rows, row %d follows row %d", n, i, p))
+			panic(fmt.Sprintf("enginekernel: flush of %d rows, row %d follows row %d", n, i, p))
 		}
 	}
 }

@@ -1,8 +1,10 @@
-package kernel
+package enginekernel
 
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
 // Buffer holds the rows of recent tokens next to the states of some value heads that share
@@ -18,9 +20,9 @@ import (
 // one goroutine may use a Buffer at a time.
 type Buffer struct {
 	DK, DV, Heads int
-	Type          DType      // of K and U
-	Decay         Transition // Scalar or Diagonal, also if T is dense: for the delta rule, U has the rest of T
-	Delta         bool       // delta rule: what the state returns for a key is subtracted from its value
+	Type          kernel.DType      // of K and U
+	Decay         kernel.Transition // Scalar or Diagonal, also if T is dense: for the delta rule, U has the rest of T
+	Delta         bool              // delta rule: what the state returns for a key is subtracted from its value
 	K, U          []byte
 	G             []float32
 	N             int // number of pending rows
@@ -29,7 +31,7 @@ type Buffer struct {
 }
 
 // NewBuffer returns an empty buffer with newly allocated memory.
-func NewBuffer(dk, dv, heads, capacity int, t DType, decay Transition, delta bool) *Buffer {
+func NewBuffer(dk, dv, heads, capacity int, t kernel.DType, decay kernel.Transition, delta bool) *Buffer {
 	b := &Buffer{DK: dk, DV: dv, Heads: heads, Type: t, Decay: decay, Delta: delta}
 	// Numbers rather than bytes, so that F32 is aligned.
 	b.K = bytesOf(make([]float32, (capacity*dk*t.Size()+3)/4))[:capacity*dk*t.Size()]
@@ -63,7 +65,7 @@ func (b *Buffer) Capacity() int { return len(b.G) / b.decays() }
 // Grown returns a buffer of larger capacity with the same rows.
 func (b *Buffer) Grown(capacity int) *Buffer {
 	if capacity < b.N {
-		panic(fmt.Sprintf("kernel: %d rows in a buffer of %d", b.N, capacity))
+		panic(fmt.Sprintf("enginekernel: %d rows in a buffer of %d", b.N, capacity))
 	}
 	out := NewBuffer(b.DK, b.DV, b.Heads, capacity, b.Type, b.Decay, b.Delta)
 	copy(out.K, b.K[:b.N*b.keyBytes()])
@@ -85,7 +87,7 @@ func (b *Buffer) Row(i int) (g []float32, k, u []byte) {
 func (b *Buffer) decays() int { return b.Heads * b.headDecays() }
 
 func (b *Buffer) headDecays() int {
-	if b.Decay == Diagonal {
+	if b.Decay == kernel.Diagonal {
 		return b.DK
 	}
 	return 1
@@ -168,7 +170,7 @@ func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool,
 	first := b.N
 	b.findPaths(first, len(in), sc)
 	for i := range in {
-		fromF32(b.K[(first+i)*b.keyBytes():][:b.keyBytes()], in[i].K, b.Type)
+		kernel.FromF32(b.K[(first+i)*b.keyBytes():][:b.keyBytes()], in[i].K, b.Type)
 		copy(b.G[(first+i)*b.decays():], in[i].G)
 	}
 	b.N += len(in)
@@ -186,7 +188,7 @@ func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool,
 		if h == 0 {
 			keys = b.keys(sc)
 		}
-		if b.Decay == Scalar && (h == 0 || in[0].E != nil) {
+		if b.Decay == kernel.Scalar && (h == 0 || in[0].E != nil) {
 			b.multiply(h, keys, first, in, sc)
 		}
 		for i := range in {
@@ -228,24 +230,24 @@ func (b *Buffer) FlushFirst(states []float32, n int, sc *BufferScratch) {
 }
 
 func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) {
-	if b.DK <= 0 || b.DV <= 0 || b.Heads <= 0 || b.Type.Size() == 0 || b.Decay != Scalar && b.Decay != Diagonal {
-		panic(fmt.Sprintf("kernel: buffer of %d heads [%d, %d] of type %d, decay %d", b.Heads, b.DK, b.DV, b.Type, b.Decay))
+	if b.DK <= 0 || b.DV <= 0 || b.Heads <= 0 || b.Type.Size() == 0 || b.Decay != kernel.Scalar && b.Decay != kernel.Diagonal {
+		panic(fmt.Sprintf("enginekernel: buffer of %d heads [%d, %d] of type %d, decay %d", b.Heads, b.DK, b.DV, b.Type, b.Decay))
 	}
 	c := b.Capacity()
 	if b.N < 0 || b.N+len(in) > c || len(b.K) < c*b.keyBytes() || len(b.U) < c*b.valueBytes() {
-		panic(fmt.Sprintf("kernel: %d and %d rows in a buffer of %d, %d bytes of keys, %d of values", b.N, len(in), c, len(b.K), len(b.U)))
+		panic(fmt.Sprintf("enginekernel: %d and %d rows in a buffer of %d, %d bytes of keys, %d of values", b.N, len(in), c, len(b.K), len(b.U)))
 	}
 	if len(states) != b.Heads*b.DK*b.DV && (states != nil || flush) {
-		panic(fmt.Sprintf("kernel: %d numbers as %d states [%d, %d]", len(states), b.Heads, b.DK, b.DV))
+		panic(fmt.Sprintf("enginekernel: %d numbers as %d states [%d, %d]", len(states), b.Heads, b.DK, b.DV))
 	}
 	if len(out) != len(in)*b.Heads*b.DV {
-		panic(fmt.Sprintf("kernel: %d outputs of %d rows and %d heads of %d", len(out), len(in), b.Heads, b.DV))
+		panic(fmt.Sprintf("enginekernel: %d outputs of %d rows and %d heads of %d", len(out), len(in), b.Heads, b.DV))
 	}
 	for i := range in {
 		t := &in[i]
 		if len(t.Q) != b.DK || len(t.K) != b.DK || len(t.V) != b.Heads*b.DV || len(t.G) != b.decays() || len(t.Beta) != b.Heads ||
 			(t.E == nil) != (in[0].E == nil) || t.E != nil && len(t.E) != b.Heads*b.DK {
-			panic(fmt.Sprintf("kernel: row %d has %d, %d, %d, %d and %d numbers for %d heads [%d, %d]",
+			panic(fmt.Sprintf("enginekernel: row %d has %d, %d, %d, %d and %d numbers for %d heads [%d, %d]",
 				i, len(t.Q), len(t.K), len(t.V), len(t.G), len(t.Beta), b.Heads, b.DK, b.DV))
 		}
 	}
@@ -254,24 +256,24 @@ func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) 
 // keys returns the keys of all rows as F32 [N, DK].
 func (b *Buffer) keys(sc *BufferScratch) []float32 {
 	n := b.N * b.DK
-	if b.Type == F32 {
+	if b.Type == kernel.F32 {
 		return floatsOf(b.K)[:n]
 	}
 	grow(&sc.k, n)
-	toF32(sc.k[:n], b.K, b.Type)
+	kernel.ToF32(sc.k[:n], b.K, b.Type)
 	return sc.k[:n]
 }
 
 // values returns the delta values of head h for the first n rows as F32, and the stride in
 // numbers.
 func (b *Buffer) values(h, n int, sc *BufferScratch) (u []float32, step int) {
-	if b.Type == F32 {
+	if b.Type == kernel.F32 {
 		return floatsOf(b.U)[h*b.DV:], b.Heads * b.DV
 	}
 	grow(&sc.u, n*b.DV)
 	for i := range n {
 		off := i*b.valueBytes() + h*b.DV*b.Type.Size()
-		toF32(sc.u[i*b.DV:][:b.DV], b.U[off:], b.Type)
+		kernel.ToF32(sc.u[i*b.DV:][:b.DV], b.U[off:], b.Type)
 	}
 	return sc.u, b.DV
 }
@@ -326,9 +328,9 @@ func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferS
 	case m == 1:
 		sumRows(o, nil, q, nil, state, b.DV)
 	case b.Delta:
-		gemm(sc.base, b.DV, sc.left, b.DK, state, b.DV, 2*m, b.DV, b.DK)
+		kernel.Gemm(sc.base, b.DV, sc.left, b.DK, state, b.DV, 2*m, b.DV, b.DK)
 	default:
-		gemm(o, b.DV, q, b.DK, state, b.DV, m, b.DV, b.DK)
+		kernel.Gemm(o, b.DV, q, b.DK, state, b.DV, m, b.DV, b.DK)
 	}
 }
 
@@ -355,8 +357,8 @@ func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *
 	for j, v := range t.V[h*b.DV:][:b.DV] {
 		own[j] = beta * (v - mem[j])
 	}
-	axpy(o, dot(t.Q, t.K), own)
-	fromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
+	kernel.Axpy(o, dot(t.Q, t.K), own)
+	kernel.FromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
 }
 
 // weighted returns the weights with which row n reads each of its ancestors, by its query
@@ -368,7 +370,7 @@ func (b *Buffer) weighted(h, n, i int, path []int32, keys []float32, t *Input, s
 	x, y = sc.x[:len(path)], sc.y[:len(path)]
 	w := b.ones(sc)
 	times(w, b.decay(h, n))
-	if b.Decay == Diagonal {
+	if b.Decay == kernel.Diagonal {
 		dotRows(x, y, t.Q, t.reader(h, b.DK), b.weightedKeys(h, path, w, keys, sc), b.DK)
 		return x, y
 	}
@@ -389,7 +391,7 @@ func (b *Buffer) weightedKeys(h int, path []int32, w, keys []float32, sc *Buffer
 	for j := len(path) - 1; j >= 0; j-- {
 		r := int(path[j])
 		to, k, d := sc.kw[j*b.DK:][:b.DK], keys[r*b.DK:][:b.DK], b.decay(h, r)
-		if b.Decay == Diagonal {
+		if b.Decay == kernel.Diagonal {
 			carried(to, w, d, k)
 			continue
 		}
@@ -405,7 +407,7 @@ func (b *Buffer) flushRows(h, n int, state, keys []float32, sc *BufferScratch) {
 	w := b.ones(sc)
 	kw := b.weightedKeys(h, sc.chain(n), w, keys, sc)
 	u, step := b.values(h, n, sc)
-	if b.Decay == Scalar {
+	if b.Decay == kernel.Scalar {
 		for i := range sc.d[:b.DK] {
 			sc.d[i] = w[0]
 		}

@@ -1,4 +1,18 @@
-package kernel
+package enginekernel
+
+import "github.com/spliced-kv/spliced/gpuipc/kernel"
+
+// isa is an instruction set with assembly.
+type isa int
+
+const (
+	plainGo isa = iota // no assembly
+	avx2
+	avx512
+)
+
+// active is the instruction set that gpuipc/kernel uses. Only tests change it.
+var active = map[int]isa{0: plainGo, 3: avx2, 4: avx512}[len(kernel.Features())]
 
 func sumRows(a, b, x, y, s []float32, ld int) {
 	switch rows, cols := len(x), len(a); {
@@ -65,6 +79,19 @@ func carried(y, w, d, s []float32) {
 	}
 }
 
+func dot(a, b []float32) float32 {
+	switch n := len(a); {
+	case n == 0:
+		return 0
+	case active == plainGo:
+		return dotGeneric(a, b)
+	case active == avx512:
+		return dotAVX512(&a[0], &b[0], n)
+	default:
+		return dotAVX2(&a[0], &b[0], n)
+	}
+}
+
 // blockRows is the number of rows of the block of a state that assembly keeps in registers.
 // Rows and columns that fill no block are computed in plain Go.
 const blockRows = 4
@@ -104,31 +131,5 @@ func addRankOnes(s []float32, ld, cols int, d, k []float32, ldk int, u []float32
 	}
 	if m < rows {
 		addRankOnesGeneric(s[m*ld:], ld, cols, d[m:], k[min(m, len(k)):], ldk, u, ldu, n)
-	}
-}
-
-func replay(s []float32, ld, rows, cols int, r *Rows) {
-	m, w := active.blocks(rows, cols)
-	if m > 0 {
-		replayBlocks(s, ld, m, w, r)
-	}
-	if w < cols && m > 0 {
-		replayGeneric(s[w:], ld, m, cols-w, r.columns(w))
-	}
-	if m < rows {
-		replayGeneric(s[m*ld:], ld, rows-m, cols, r.below(m))
-	}
-}
-
-func replayBlocks(s []float32, ld, rows, cols int, r *Rows) {
-	switch {
-	case active == avx512 && r.PerKey:
-		replayPerKeyAVX512(&s[0], 4*ld, &r.G[0], 4*r.GStep, &r.K[0], 4*r.KStep, &r.U[0], 4*r.UStep, r.N, rows, cols)
-	case active == avx512:
-		replayAVX512(&s[0], 4*ld, &r.G[0], 4*r.GStep, &r.K[0], 4*r.KStep, &r.U[0], 4*r.UStep, r.N, rows, cols)
-	case r.PerKey:
-		replayPerKeyAVX2(&s[0], 4*ld, &r.G[0], 4*r.GStep, &r.K[0], 4*r.KStep, &r.U[0], 4*r.UStep, r.N, rows, cols)
-	default:
-		replayAVX2(&s[0], 4*ld, &r.G[0], 4*r.GStep, &r.K[0], 4*r.KStep, &r.U[0], 4*r.UStep, r.N, rows, cols)
 	}
 }

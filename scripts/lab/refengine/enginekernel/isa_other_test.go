@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package enginekernel
+
+import "testing"
+
+func eachISA(t *testing.T, f func(*testing.T)) { t.Run("isa=generic", f) }
