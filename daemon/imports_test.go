@@ -29,17 +29,16 @@ var mayImport = map[string]string{
 	"policy/scripttest":          "policy/goldentest",
 	"policy/tracetest":           "",
 
-	"gpuipc/kernel":                      "",
-	"gpuipc":                             "gpuipc/kernel",
-	"gpuipc/gpuipctest":                  "gpuipc gpuipc/kernel",
-	"gpuipc/cuda/driver":                 "gpuipc",
-	"gpuipc/cuda/order":                  "gpuipc gpuipc/cuda/driver",
-	"gpuipc/cuda/kernels":                "gpuipc gpuipc/kernel",
-	"gpuipc/cuda/kernels/internal/pygen": "",
-	"gpuipc/cuda/internal/bounded":       "gpuipc",
-	"gpuipc/cuda":                        "gpuipc gpuipc/cuda/driver gpuipc/cuda/kernels gpuipc/cuda/order gpuipc/cuda/internal/...",
-	"gpuipc/cuda/fakecuda":               "",
-	"gpuipc/cuda/fakecuda/build":         "gpuipc/cuda/fakecuda",
+	"gpuipc/kernel":                "",
+	"gpuipc":                       "gpuipc/kernel",
+	"gpuipc/gpuipctest":            "gpuipc gpuipc/kernel",
+	"gpuipc/cuda/driver":           "gpuipc",
+	"gpuipc/cuda/order":            "gpuipc gpuipc/cuda/driver",
+	"gpuipc/cuda/kernels":          "gpuipc gpuipc/kernel",
+	"gpuipc/cuda/internal/bounded": "gpuipc",
+	"gpuipc/cuda":                  "gpuipc gpuipc/cuda/driver gpuipc/cuda/kernels gpuipc/cuda/order gpuipc/cuda/internal/...",
+	"gpuipc/cuda/fakecuda":         "",
+	"gpuipc/cuda/fakecuda/build":   "gpuipc/cuda/fakecuda",
 
 	"tiering/metric":            "",
 	"tiering/tier":              "gpuipc policy/profile",
@@ -132,7 +131,8 @@ var mayImport = map[string]string{
 	"daemon":             "policy/... gpuipc tiering/... api daemon/settings daemon/socket daemon/gpu daemon/canary daemon/decided daemon/note daemon/usage daemon/spans daemon/journal daemon/cluster daemon/events daemon/parallel daemon/server daemon/view",
 	"daemon/cmd/spliced": "daemon daemon/settings",
 
-	"scripts/ptx": "",
+	"scripts/ptx":   "",
+	"scripts/pygen": "",
 }
 
 // allows reports whether a row of the table covers a package.

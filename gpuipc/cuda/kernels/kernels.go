@@ -10,7 +10,7 @@
 // its operands.
 //
 // Clients in Python build launches with launches.py, which go generate translates from the functions
-// of this package; see internal/pygen. What these use of words.go is written again in launch.py.
+// of this package; see scripts/pygen. What these use of words.go is written again in launch.py.
 //
 // The emulation (folder emulate) compiles the same sources for the host. Tests run every kernel
 // in it and compare with gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx,

@@ -3,8 +3,8 @@ package kernels
 import (
 	"testing"
 
-	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels/internal/pygen"
 	"github.com/spliced-kv/spliced/policy/goldentest"
+	"github.com/spliced-kv/spliced/scripts/pygen"
 )
 
 //go:generate go test . -run PythonIsTranslated -update
