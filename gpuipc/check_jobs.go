@@ -12,18 +12,8 @@ func (c *Checker) Compose(job *ComposeJob) error {
 	if err := job.check(); err != nil {
 		return err
 	}
-	n := job.stateBytes() * int64(job.Heads)
-	inPlace := false
-	if !job.Out.Absent() {
-		if err := c.Writes("out", job.Out, 4, n); err != nil {
-			return err
-		}
-		inPlace = job.Out.Equal(job.From)
-	}
-	if !job.From.Absent() && !inPlace {
-		if err := c.Reads("from", job.From, 4, n); err != nil {
-			return err
-		}
+	if err := c.states(job.From, job.Out, !job.Out.Absent(), job.stateBytes()*int64(job.Heads)); err != nil {
+		return err
 	}
 	for i := range job.Steps {
 		if err := c.composeStep(job, &job.Steps[i]); err != nil {
@@ -31,6 +21,20 @@ func (c *Checker) Compose(job *ComposeJob) error {
 		}
 	}
 	return nil
+}
+
+// states checks the n bytes of states before a job and, if written is set, after it. Both
+// may be the same bytes.
+func (c *Checker) states(from, out Ref, written bool, n int64) error {
+	if written {
+		if err := c.Writes("out", out, 4, n); err != nil || out.Equal(from) {
+			return err
+		}
+	}
+	if from.Absent() {
+		return nil
+	}
+	return c.Reads("from", from, 4, n)
 }
 
 func (j *ComposeJob) check() error {
@@ -122,14 +126,8 @@ func (c *Checker) Replay(job *ReplayJob) error {
 	if err := job.check(); err != nil {
 		return err
 	}
-	states := int64(job.Heads) * job.stateBytes()
-	if err := c.Writes("out", job.Out, 4, states); err != nil {
+	if err := c.states(job.From, job.Out, true, job.stateBytes()*int64(job.Heads)); err != nil {
 		return err
-	}
-	if !job.From.Absent() && !job.Out.Equal(job.From) {
-		if err := c.Reads("from", job.From, 4, states); err != nil {
-			return err
-		}
 	}
 	rows := int64(job.Rows)
 	if err := c.Reads("decays", job.Decay, 4, rows*job.decayStep()); err != nil {

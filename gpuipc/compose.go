@@ -37,11 +37,47 @@ const (
 
 // composer is a checked ComposeJob.
 type composer struct {
-	job       *ComposeJob
+	states
+	job   *ComposeJob
+	steps []composeStep
+	group int // heads that one item handles
+}
+
+// states are the states of all heads before and after a job.
+type states struct {
 	from, out memory
-	inPlace   bool // out is the same memory as from
-	steps     []composeStep
-	group     int // heads that one item handles
+	inPlace   bool  // out is the same memory as from
+	headBytes int64 // of one head's state
+}
+
+func (a *access) states(from, out Ref, headBytes int64) states {
+	s := states{out: a.memory(out), headBytes: headBytes}
+	if s.inPlace = !out.Absent() && out.Equal(from); s.inPlace {
+		s.from = s.out
+	} else {
+		s.from = a.memory(from)
+	}
+	return s
+}
+
+// The method begin loads the states of some heads before the job. If they are one run of
+// bytes in out, they are loaded there, else into scratch memory.
+func (h *states) begin(s *scratch, head, heads int) (state []byte, inOut bool) {
+	off, n := int64(head)*h.headBytes, int64(heads)*h.headBytes
+	if h.out.n > 0 {
+		state = h.out.run(off, n)
+		inOut = int64(len(state)) == n
+	}
+	if !inOut {
+		state = grown(&s.state, int(n))
+	}
+	switch {
+	case h.from.n == 0:
+		clear(state)
+	case !(inOut && h.inPlace):
+		h.from.load(state, off)
+	}
+	return state, inOut
 }
 
 type composeStep struct {
@@ -64,12 +100,7 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 		// their time in calls.
 		c.group = min(job.Heads, max(1, mergedRows/job.DK))
 	}
-	c.out = a.memory(job.Out)
-	if c.inPlace = !job.Out.Absent() && job.Out.Equal(job.From); c.inPlace {
-		c.from = c.out
-	} else {
-		c.from = a.memory(job.From)
-	}
+	c.states = a.states(job.From, job.Out, job.stateBytes())
 	for i := range job.Steps {
 		in := &job.Steps[i]
 		st := &c.steps[i]
@@ -138,7 +169,7 @@ func (c *composer) item(w *worker, item int) error {
 		c.move(w.scratch, state, head, heads, lo, min(lo+batch, len(c.steps)))
 	}
 	if c.out.n > 0 && !inOut {
-		c.out.store(int64(head)*c.job.stateBytes(), state)
+		c.out.store(int64(head)*c.headBytes, state)
 	}
 	return nil
 }
@@ -160,26 +191,6 @@ func (c *composer) first(head int) (step int) {
 	return step
 }
 
-// The method begin loads the state that the first step is applied to. If the state has one
-// run of bytes in the job's Out, it is loaded there, else into scratch memory.
-func (c *composer) begin(s *scratch, head, heads int) (state []byte, inOut bool) {
-	off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
-	if c.out.n > 0 {
-		state = c.out.run(off, n)
-		inOut = int64(len(state)) == n
-	}
-	if !inOut {
-		state = grown(&s.state, int(n))
-	}
-	switch {
-	case c.from.n == 0:
-		clear(state)
-	case !(inOut && c.inPlace):
-		c.from.load(state, off)
-	}
-	return state, inOut
-}
-
 // move applies the steps [lo, hi) to the state of some heads.
 func (c *composer) move(s *scratch, state []byte, head, heads, lo, hi int) {
 	s.steps = s.steps[:0]
@@ -192,7 +203,7 @@ func (c *composer) move(s *scratch, state []byte, head, heads, lo, hi int) {
 		if st.before.n == 0 {
 			continue
 		}
-		off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
+		off, n := int64(head)*c.headBytes, int64(heads)*c.headBytes
 		if int64(len(st.before.run(off, n))) < n {
 			st.before.store(off, s.gather[3*(i-lo)+2][:n])
 		}
@@ -206,7 +217,7 @@ func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 	in, st := &c.job.Steps[i], &c.steps[i]
 	var k kernel.Step
 	if st.before.n > 0 {
-		off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
+		off, n := int64(head)*c.headBytes, int64(heads)*c.headBytes
 		b := st.before.run(off, n)
 		if int64(len(b)) < n {
 			b = grown(s.buffer(slot+2), int(n))

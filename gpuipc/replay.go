@@ -41,11 +41,9 @@ func (h *host) Replay(ctx context.Context, job *ReplayJob) error {
 
 // replayer is a checked ReplayJob.
 type replayer struct {
-	job       *ReplayJob
-	from, out memory
-	inPlace   bool // out is the same memory as from
-	decay     memory
-	k, u      memory
+	states
+	job         *ReplayJob
+	decay, k, u memory
 }
 
 func (a *access) replayer(job *ReplayJob) (*replayer, error) {
@@ -55,13 +53,8 @@ func (a *access) replayer(job *ReplayJob) (*replayer, error) {
 	if err := a.Disjoint(); err != nil {
 		return nil, err
 	}
-	r := &replayer{job: job, out: a.memory(job.Out), decay: a.memory(job.Decay), k: a.memory(job.K), u: a.memory(job.U)}
-	if r.inPlace = job.Out.Equal(job.From); r.inPlace {
-		r.from = r.out
-	} else {
-		r.from = a.memory(job.From)
-	}
-	return r, nil
+	states := a.states(job.From, job.Out, job.stateBytes())
+	return &replayer{states: states, job: job, decay: a.memory(job.Decay), k: a.memory(job.K), u: a.memory(job.U)}, nil
 }
 
 // rowCost returns the cost of one row of one head, as the number of multiply-adds that take
@@ -70,18 +63,7 @@ func (r *replayer) rowCost() float64 { return 3 * float64(r.job.DK) * float64(r.
 
 // item applies all rows to the state of one head.
 func (r *replayer) item(w *worker, head int) error {
-	off, n := int64(head)*r.job.stateBytes(), r.job.stateBytes()
-	state := r.out.run(off, n)
-	inOut := int64(len(state)) == n
-	if !inOut {
-		state = grown(&w.state, int(n))
-	}
-	switch {
-	case r.from.n == 0:
-		clear(state)
-	case !(inOut && r.inPlace):
-		r.from.load(state, off)
-	}
+	state, inOut := r.begin(w.scratch, head, 1)
 	batch := max(1, int(batchCost/r.rowCost()))
 	for lo := 0; lo < r.job.Rows; lo += batch {
 		if lo > 0 {
@@ -92,7 +74,7 @@ func (r *replayer) item(w *worker, head int) error {
 		kernel.Replay(r.job.DK, r.job.DV, floats(state), r.rows(w.scratch, head, lo, min(lo+batch, r.job.Rows)))
 	}
 	if !inOut {
-		r.out.store(off, state)
+		r.out.store(int64(head)*r.headBytes, state)
 	}
 	return nil
 }

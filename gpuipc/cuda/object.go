@@ -124,12 +124,3 @@ func (l *lane) copyRuns(dst, src object) error {
 	}
 	return nil
 }
-
-// gather copies an object with several addresses into scratch memory, where it has one.
-func (l *lane) gather(o object) (driver.DevicePtr, error) {
-	at, err := l.scratch.take(l, o.n)
-	if err != nil {
-		return 0, err
-	}
-	return at, l.copyRuns(object{[]run{{at, o.n}}, o.n}, o)
-}

@@ -21,37 +21,27 @@ type pending struct {
 }
 
 // read returns the address from which a kernel reads r; 0 if r is absent or empty.
-func (p *operands) read(r gpuipc.Ref) (uint64, error) {
-	o := objectOf(r)
-	if o.one() {
-		return uint64(o.at()), nil
-	}
-	p.lane.dev.gathered.Add(1)
-	at, err := p.lane.gather(o)
-	return uint64(at), err
-}
+func (p *operands) read(r gpuipc.Ref) (uint64, error) { return p.address(r, true, false) }
 
 // write returns the address to which a kernel writes r.
-func (p *operands) write(r gpuipc.Ref) (uint64, error) {
+func (p *operands) write(r gpuipc.Ref) (uint64, error) { return p.address(r, false, true) }
+
+// update returns the address at which a kernel reads and writes r.
+func (p *operands) update(r gpuipc.Ref) (uint64, error) { return p.address(r, true, true) }
+
+func (p *operands) address(r gpuipc.Ref, read, write bool) (uint64, error) {
 	o := objectOf(r)
 	if o.one() {
 		return uint64(o.at()), nil
 	}
 	p.lane.dev.gathered.Add(1)
 	at, err := p.lane.scratch.take(p.lane, o.n)
-	p.out = append(p.out, pending{o, at})
-	return uint64(at), err
-}
-
-// update returns the address at which a kernel reads and writes r.
-func (p *operands) update(r gpuipc.Ref) (uint64, error) {
-	o := objectOf(r)
-	if o.one() {
-		return uint64(o.at()), nil
+	if err == nil && read {
+		err = p.lane.copyRuns(object{[]run{{at, o.n}}, o.n}, o)
 	}
-	p.lane.dev.gathered.Add(1)
-	at, err := p.lane.gather(o)
-	p.out = append(p.out, pending{o, at})
+	if write {
+		p.out = append(p.out, pending{o, at})
+	}
 	return uint64(at), err
 }
 

@@ -78,7 +78,7 @@ func BenchmarkComposeDense(b *testing.B) {
 		for _, tt := range []DType{F16, F32} {
 			b.Run("T="+tt.name(), func(b *testing.B) {
 				r := rng(b)
-				sc := NewScratch(d, d)
+				sc := new(Scratch)
 				var steps [heads][]Step
 				var states [heads][]float32
 				for h := range heads {

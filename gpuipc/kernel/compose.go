@@ -30,14 +30,6 @@ type Scratch struct {
 	wide       wide
 }
 
-// NewScratch returns a Scratch that needs no more allocations for heads up to [dk, dv], in
-// any form that Pack makes.
-func NewScratch(dk, dv int) *Scratch {
-	sc := new(Scratch)
-	sc.reserve(dk, dv)
-	return sc
-}
-
 // Compose applies all steps, in order, to one head's state [dk, dv] in place (HYPIC Eq. 6),
 // in F32. It reads T and S once, and the state stays in cache. Slices may be misaligned.
 // The slices state and Before must not overlap anything else. Wrong lengths panic. If sc is

@@ -9,6 +9,13 @@ import (
 
 var transitions = []Transition{Scalar, Diagonal, Dense}
 
+// reserved returns a Scratch with room for heads of [dk, dv].
+func reserved(dk, dv int) *Scratch {
+	sc := new(Scratch)
+	sc.reserve(dk, dv)
+	return sc
+}
+
 func (tr Transition) name() string { return [...]string{"none", "scalar", "diagonal", "dense"}[tr] }
 
 // plan is steps with the same numbers in float64.
@@ -129,7 +136,7 @@ func (p *plan) run(t testing.TB, f func(Transition, int, int, []float32, []Step,
 		steps[i].Before, checks = b, append(checks, ok)
 		before = append(before, b)
 	}
-	f(p.tr, p.dk, p.dv, state, steps, NewScratch(p.dk, p.dv))
+	f(p.tr, p.dk, p.dv, state, steps, reserved(p.dk, p.dv))
 	for _, ok := range checks {
 		ok()
 	}
@@ -246,7 +253,7 @@ func TestComposeCarriesNaNAndInf(t *testing.T) {
 			want := append([]float32(nil), state...)
 			step := []Step{{T: tb, TType: F32, S: sb, SType: F16}}
 			Compose(tr, dk, dv, state, step, nil)
-			composeGeneric(tr, dk, dv, want, step, NewScratch(dk, dv))
+			composeGeneric(tr, dk, dv, want, step, reserved(dk, dv))
 			wantSame(t, tr.name(), state, want)
 			if state[5] == state[5] || state[6] != -inf || state[40] != inf {
 				t.Errorf("%s: %v %v %v", tr.name(), state[5], state[6], state[40])
@@ -284,7 +291,7 @@ func TestComposeDoesNotAllocate(t *testing.T) {
 			if tr == Scalar {
 				p.turnAll(r, 60, true)
 			}
-			sc := NewScratch(p.dk, p.dv)
+			sc := reserved(p.dk, p.dv)
 			state := append([]float32(nil), p.start...)
 			if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
 				t.Errorf("%s: %v allocations", tr.name(), n)
@@ -434,7 +441,7 @@ func TestComposeOfFormsDoesNotAllocate(t *testing.T) {
 				p.turnAll(r, 60, true)
 			}
 			p.steps[0].Before = make([]float32, len(p.start))
-			sc := NewScratch(p.dk, p.dv)
+			sc := reserved(p.dk, p.dv)
 			state := append([]float32(nil), p.start...)
 			if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
 				t.Errorf("%s: %v allocations", tr.name(), n)

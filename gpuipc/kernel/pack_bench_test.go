@@ -68,7 +68,7 @@ func BenchmarkComposeForms(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("T=%s/S=%s", c.t.name(), c.s.name()), func(b *testing.B) {
 				r := rng(b)
-				sc := NewScratch(d, d)
+				sc := new(Scratch)
 				var steps, plain [n][]Step
 				var states [n][]float32
 				bytes := 0

@@ -31,7 +31,7 @@ type denseJob struct {
 func newDenseJob() *denseJob {
 	const n = denseDim * denseDim
 	r := rand.New(rand.NewPCG(1, 2))
-	j := &denseJob{state: make([]float32, denseHeads*n), sc: kernel.NewScratch(denseDim, denseDim)}
+	j := &denseJob{state: make([]float32, denseHeads*n), sc: new(kernel.Scratch)}
 	values := make([]float32, n)
 	fill := func(scale float32) {
 		for i := range values {
