@@ -44,22 +44,21 @@ func (d *device) CopyDigests(ctx context.Context, dst, src gpuipc.Ref, digests [
 
 // Digests stores the digest of each chunk of src. The device hashes them.
 func (d *device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) error {
-	c := d.checker()
-	defer c.letGo()
-	n := src.Len()
-	err := c.Reads("source", src, 1, n)
-	if err == nil {
-		err = gpuipc.CheckDigests(digests, n)
-	}
-	if err == nil {
-		err = d.on(ctx, func(l *lane) error { return l.digests(ctx, objectOf(src), digests) })
-	}
-	return operation(gpuipc.OpDigests, n, err)
+	return d.sum(ctx, gpuipc.OpDigests, src, digests, func(l *lane) error { return l.digests(ctx, objectOf(src), digests) })
 }
 
 // Checksums copies the bytes to the host, which hashes them. There is no kernel for CRC-32,
 // because only clients without XXH3 need it.
 func (d *device) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
+	return d.sum(ctx, gpuipc.OpChecksums, src, sums, func(l *lane) error {
+		return l.fetch(ctx, objectOf(src), gpuipc.ChunkBytes, func(off int64, b []byte) error {
+			sums[off/gpuipc.ChunkBytes] = uint64(crc32.ChecksumIEEE(b))
+			return nil
+		})
+	})
+}
+
+func (d *device) sum(ctx context.Context, op gpuipc.Op, src gpuipc.Ref, sums []uint64, f func(l *lane) error) error {
 	c := d.checker()
 	defer c.letGo()
 	n := src.Len()
@@ -68,14 +67,9 @@ func (d *device) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) e
 		err = gpuipc.CheckDigests(sums, n)
 	}
 	if err == nil {
-		err = d.on(ctx, func(l *lane) error {
-			return l.fetch(ctx, objectOf(src), gpuipc.ChunkBytes, func(off int64, b []byte) error {
-				sums[off/gpuipc.ChunkBytes] = uint64(crc32.ChecksumIEEE(b))
-				return nil
-			})
-		})
+		err = d.on(ctx, f)
 	}
-	return operation(gpuipc.OpChecksums, n, err)
+	return operation(op, n, err)
 }
 
 // Load copies src to dst; their lengths must be equal.
