@@ -125,10 +125,8 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
 	until := o.until()
-	c := m.client
-	k := c.calls.Get(ctx, c.timeout(o))
-	defer c.calls.Put(k)
-	k.Op = wire.OpAcquire
+	k := r.a.Get(ctx, wire.OpAcquire, m.client.timeout(o))
+	defer r.a.Put(k)
 	k.Late.GiveBack = true
 	q := &k.Acquire
 	q.Profile, q.Rank, q.TTLMs, q.Digests = r.profile, uint32(m.binding.Rank), milliseconds(o.TTL), flag(o.Digests)
@@ -137,12 +135,8 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	for _, i := range now {
 		q.Keys = append(q.Keys, keys[i])
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
-	if err != nil {
-		return nil, err
-	}
 	reply := &k.Acquired
-	if err := r.a.Decode(wire.OpAcquire, reply, body); err != nil {
+	if err := r.ask(ctx, k, q, reply); err != nil {
 		return nil, err
 	}
 	if err := r.a.CheckRows(wire.OpAcquire, len(reply.Codes), len(now)); err != nil {
@@ -215,7 +209,7 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, l.Tokens)
 	}
 	end := extent + reply.ExtentCount[row]
-	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], len(r.a.Arena.Bytes()))
+	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], len(r.a.Arena.Bytes()), false)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -108,28 +107,20 @@ func (m *Model) Advise(ctx context.Context, q *AdviseQuery) (Advice, error) {
 }
 
 func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.AdviseRequest) (Advice, error) {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpAdvise, m.client.opt.Timeouts.Lookup)
 	if err != nil {
 		return Advice{}, err
 	}
-	defer r.a.Release()
-	c, a := m.client, r.a
-	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
-	defer c.calls.Put(k)
-	k.Op = wire.OpAdvise
+	defer r.end(k)
+	a := r.a
 	request.Profile = r.profile
 	limit := request.Limit
 	request.Limit.Present = limit.Present && a.HasLosses
 	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
 		return Advice{}, fmt.Errorf("advise: %w", err)
 	}
-	body, err := a.Do(ctx, k, r.tenant, request, nil)
-	a.ReturnStaging(k)
-	if err != nil {
-		return Advice{}, err
-	}
 	var reply wire.AdviseReply
-	if err := a.Decode(wire.OpAdvise, &reply, body); err != nil {
+	if err := r.ask(ctx, k, request, &reply); err != nil {
 		return Advice{}, err
 	}
 	advice, err := adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
@@ -141,16 +132,14 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 
 // stageTokens writes token ids into staging that belongs to the call.
 func stageTokens(ctx context.Context, a *link.Attachment, k *link.Call, tokens []uint32) (off uint64, err error) {
-	ids, err := a.Staging.Alloc(ctx, int64(4*len(tokens)), k.Deadline)
+	mem, off, err := a.Stage(ctx, k, int64(4*len(tokens)))
 	if err != nil {
 		return 0, fmt.Errorf("token ids: %w", err)
 	}
-	k.Late.Staged = []gpuipc.Extent{ids}
-	mem := a.Staging.Bytes(ids)
 	for i, id := range tokens {
 		binary.LittleEndian.PutUint32(mem[4*i:], id)
 	}
-	return uint64(ids.Off), nil
+	return off, nil
 }
 
 // adviseRequest validates a query and turns it into a request.

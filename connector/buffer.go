@@ -7,7 +7,6 @@ import (
 
 	"github.com/spliced-kv/spliced/connector/internal/link"
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/gpuipc"
 )
 
 // A Buffer holds rows of recent tokens that the daemon keeps next to a state: rows of accepted
@@ -96,70 +95,9 @@ const maxInt32 = 1<<31 - 1
 // the buffer is unchanged. After any other error its content is unknown, and it can only be
 // released.
 func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error {
-	if err := m.checkRows(n, rows); err != nil {
-		return err
-	}
-	return m.appendRows(ctx, b, n, int64(len(rows)), func(to []byte) { copy(to, rows) })
-}
-
-func (m *Model) checkRows(n int, rows []byte) error {
 	if want := m.profile.BufferLayout(n).Bytes; n < 1 || n > maxInt32 || int64(len(rows)) != want {
 		return invalid("%d rows in %d bytes, want %d", n, len(rows), want)
 	}
-	return nil
-}
-
-// A Tree is a tree of drafts. The engine verifies all drafts in one step, with a mask of
-// ancestors.
-type Tree struct {
-	Parents []int  // for each draft, the index of its parent draft; -1 = it follows the buffer's last row
-	Rows    []byte // rows of all drafts, in profile.BufferLayout(len(Parents))
-}
-
-// AppendPath appends the rows of one path of a tree, from the root of the tree on. path has the
-// indices of the drafts. Branches outside the path are not sent, because each row of a buffer
-// must follow the previous row. ErrInvalid: path is not a path of the tree.
-func (m *Model) AppendPath(ctx context.Context, b *Buffer, t *Tree, path []int) error {
-	if err := m.checkRows(len(t.Parents), t.Rows); err != nil {
-		return err
-	}
-	if err := t.check(path); err != nil {
-		return err
-	}
-	from, to := m.profile.BufferLayout(len(t.Parents)), m.profile.BufferLayout(len(path))
-	return m.appendRows(ctx, b, len(path), to.Bytes, func(out []byte) {
-		for p := range to.Parts {
-			row := int(to.Parts[p].Len) / len(path)
-			for i, draft := range path {
-				copy(out[int(to.Parts[p].Off)+i*row:][:row], t.Rows[int(from.Parts[p].Off)+draft*row:])
-			}
-		}
-	})
-}
-
-// check checks that each draft comes after its parent, and that path is a chain of parents
-// and children.
-func (t *Tree) check(path []int) error {
-	for i, parent := range t.Parents {
-		if parent < -1 || parent >= i {
-			return invalid("draft %d follows draft %d", i, parent)
-		}
-	}
-	if len(path) == 0 {
-		return invalid("empty path of drafts")
-	}
-	last := -1
-	for _, draft := range path {
-		if draft < 0 || draft >= len(t.Parents) || t.Parents[draft] != last {
-			return invalid("draft %d does not follow draft %d of %d", draft, last, len(t.Parents))
-		}
-		last = draft
-	}
-	return nil
-}
-
-// appendRows adds n rows, which fill writes to staging.
-func (m *Model) appendRows(ctx context.Context, b *Buffer, n int, bytes int64, fill func([]byte)) error {
 	r, id, err := m.use(b)
 	if err != nil {
 		return err
@@ -168,8 +106,7 @@ func (m *Model) appendRows(ctx context.Context, b *Buffer, n int, bytes int64, f
 	want := b.state(id)
 	want.End += uint32(n)
 	q := &wire.AppendRequest{Buffer: id, Begin: uint32(b.end), Rows: uint32(n)}
-	reply, err := m.append(ctx, r, q, &stagedRows{bytes, fill}, want)
-	return b.outcome(reply, err)
+	return b.outcome(m.append(ctx, r, q, rows, want))
 }
 
 // Accept keeps the first n drafts and drops the others. An error has the same effect on the
@@ -183,26 +120,13 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 		return err
 	}
 	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
-	defer c.calls.Put(k)
-	k.Op = wire.OpAccept
-	q := &wire.AcceptRequest{Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Tokens: uint32(n)}
-	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
-	if err != nil {
-		return b.outcome(nil, err)
-	}
+	k := r.a.Get(ctx, wire.OpAccept, m.client.opt.Timeouts.Lookup)
+	defer r.a.Put(k)
 	want := b.state(id)
 	want.Accepted += uint32(n)
 	want.End = want.Accepted
-	return b.outcome(bufferReply(r.a, wire.OpAccept, body, want))
-}
-
-// FlushDue reports whether the accepted rows of a buffer take as much memory as the recurrent
-// states do. From then on, a Replay with Flush frees memory, but earlier tokens can no longer be
-// replayed.
-func (m *Model) FlushDue(b *Buffer) bool {
-	return b.accepted-b.begin >= max(1, m.profile.RowBytes().Smaller())
+	q := &wire.AcceptRequest{Profile: r.profile, Rank: uint32(m.binding.Rank), Buffer: id, Tokens: uint32(n)}
+	return b.outcome(r.askBuffer(ctx, k, q, want))
 }
 
 // ReplayQuery asks for states out of a buffer.
@@ -236,75 +160,55 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 // replay requests states that the daemon computes from rows. If the request was sent and failed,
 // replay passes the error to the function failed.
 func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayRequest, to *Slot, failed func(error)) (*Slot, error) {
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpReplay
+	k := r.a.Get(ctx, wire.OpReplay, m.client.opt.Timeouts.Transfer)
+	defer r.a.Put(k)
 	k.Late.Cancel = true
 	q.Profile, q.Rank = r.profile, uint32(m.binding.Rank)
 	var err error
 	if q.Into, err = into(k, r.a, to); err != nil {
 		return nil, err
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
-	if err != nil {
+	var reply wire.ComposeReply
+	if err := r.ask(ctx, k, q, &reply); err != nil {
 		to.spoil(err)
 		failed(err)
-		return nil, err
-	}
-	var reply wire.ComposeReply
-	if err := r.a.Decode(wire.OpReplay, &reply, body); err != nil {
 		return nil, err
 	}
 	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, to, false)
 }
 
-// stagedRows describes rows in staging: their size in bytes, and fill, which writes them.
-type stagedRows struct {
-	bytes int64
-	fill  func([]byte)
-}
-
 // append sends an append request with the given rows; if rows is nil, the request has no rows.
 // want is the state that the buffer must have afterwards.
-func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows *stagedRows, want wire.AppendReply) (*wire.AppendReply, error) {
-	c, a := m.client, r.a
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpAppend
+func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows []byte, want wire.AppendReply) (*wire.AppendReply, error) {
+	k := r.a.Get(ctx, wire.OpAppend, m.client.opt.Timeouts.Transfer)
+	defer r.a.Put(k)
 	k.Late.Cancel, k.Late.GiveBack = true, q.Buffer == 0
 	q.Profile, q.Rank = r.profile, uint32(m.binding.Rank)
 	if rows != nil {
-		e, err := a.Staging.Alloc(ctx, rows.bytes, k.Deadline)
+		mem, off, err := r.a.Stage(ctx, k, int64(len(rows)))
 		if err != nil {
 			return nil, fmt.Errorf("append: rows: %w", err)
 		}
-		k.Late.Staged = []gpuipc.Extent{e}
-		rows.fill(a.Staging.Bytes(e))
-		q.StagingOff = uint64(e.Off)
+		copy(mem, rows)
+		q.StagingOff = off
 	}
-	body, err := a.Do(ctx, k, r.tenant, q, nil)
-	a.ReturnStaging(k)
-	if err != nil {
-		return nil, err
-	}
-	return bufferReply(a, wire.OpAppend, body, want)
+	return r.askBuffer(ctx, k, q, want)
 }
 
-// bufferReply decodes the buffer's state after a request. The state follows from the request, so
-// bufferReply refuses a reply that differs from the parameter want. want.Buffer is 0 for a new
-// buffer, whose id the daemon chooses.
-func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
+// askBuffer sends a request and returns the buffer's state after it. The state follows from the
+// request, so askBuffer refuses a reply that differs from the parameter want. want.Buffer is 0
+// for a new buffer, whose id the daemon chooses.
+func (r *registration) askBuffer(ctx context.Context, k *link.Call, q wire.Message, want wire.AppendReply) (*wire.AppendReply, error) {
 	reply := new(wire.AppendReply)
-	if err := a.Decode(op, reply, body); err != nil {
+	if err := r.ask(ctx, k, q, reply); err != nil {
 		return nil, err
 	}
 	if want.Buffer == 0 {
 		want.Buffer = reply.Buffer
 	}
 	if reply.Buffer == 0 || *reply != want || reply.End > maxInt32 {
-		return nil, a.Malformed("%s: buffer %d of [%d, %d, %d), want buffer %d of [%d, %d, %d)",
-			op, reply.Buffer, reply.Begin, reply.Accepted, reply.End, want.Buffer, want.Begin, want.Accepted, want.End)
+		return nil, r.a.Malformed("%s: buffer %d of [%d, %d, %d), want buffer %d of [%d, %d, %d)",
+			k.Op, reply.Buffer, reply.Begin, reply.Accepted, reply.End, want.Buffer, want.Begin, want.Accepted, want.End)
 	}
 	return reply, nil
 }

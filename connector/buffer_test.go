@@ -109,8 +109,7 @@ func TestABufferFollowsWhatTheDaemonSays(t *testing.T) {
 	}
 }
 
-// A path of a tree arrives as the rows of a chain.
-func TestOnlyTheAcceptedPathOfATreeIsSent(t *testing.T) {
+func TestAppendedRowsArrive(t *testing.T) {
 	f := startFake(t)
 	l := new(ledger)
 	l.serve(f)
@@ -129,46 +128,14 @@ func TestOnlyTheAcceptedPathOfATreeIsSent(t *testing.T) {
 		arrived <- got
 		l.append(r)
 	})
-	//  0 ── 1 ── 3
-	//  │    └─── 4 ── 5
-	//  └─ 2
-	tree := &Tree{Parents: []int{-1, 0, 0, 1, 1, 4}, Rows: rows(t, 6)}
-	fill := func(rows []byte, drafts ...int) {
-		for _, p := range testProfile().BufferLayout(len(drafts)).Parts {
-			row := int(p.Len) / len(drafts)
-			for i, draft := range drafts {
-				for j := range row {
-					rows[int(p.Off)+i*row+j] = byte(31*draft + 7*int(p.Kind) + 5*p.Layer + j)
-				}
-			}
-		}
+	sent := rows(t, 4)
+	for i := range sent {
+		sent[i] = byte(31*i + i>>8)
 	}
-	fill(tree.Rows, 0, 1, 2, 3, 4, 5)
-	must(t, m.AppendPath(background, b, tree, []int{0, 1, 4, 5}))
+	must(t, m.Append(background, b, 4, sent))
 	wantSpan(t, b, 0, 0, 4)
-	want := rows(t, 4)
-	fill(want, 0, 1, 4, 5)
-	if sent := <-arrived; string(sent) != string(want) {
-		t.Error("other rows than those of the path")
-	}
-	for what, err := range map[string]error{
-		"no path":          m.AppendPath(background, b, tree, nil),
-		"not from a root":  m.AppendPath(background, b, tree, []int{1, 3}),
-		"another branch":   m.AppendPath(background, b, tree, []int{0, 2, 3}),
-		"backwards":        m.AppendPath(background, b, tree, []int{0, 1, 0}),
-		"no such draft":    m.AppendPath(background, b, tree, []int{0, 6}),
-		"before the first": m.AppendPath(background, b, tree, []int{-1}),
-		"a later parent":   m.AppendPath(background, b, &Tree{Parents: []int{1, -1}, Rows: rows(t, 2)}, []int{1}),
-		"its own parent":   m.AppendPath(background, b, &Tree{Parents: []int{0}, Rows: rows(t, 1)}, []int{0}),
-		"too few rows":     m.AppendPath(background, b, &Tree{Parents: []int{-1, 0}, Rows: rows(t, 1)}, []int{0}),
-	} {
-		if !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	wantSpan(t, b, 0, 0, 4)
-	if !b.Valid() {
-		t.Error("a refused path has cost the buffer")
+	if string(<-arrived) != string(sent) {
+		t.Error("other rows than those sent")
 	}
 }
 

@@ -20,7 +20,6 @@ type Client struct {
 	stop context.CancelFunc
 
 	counters counters
-	calls    link.Pool
 	host     link.Host
 	workers  sync.WaitGroup
 	again    chan struct{} // asks run to register models that got no answer
@@ -48,7 +47,7 @@ func Open(o Options) (*Client, error) {
 	c.host = link.Host{
 		Context: c.ctx, DaemonUID: c.opt.DaemonUID, Name: c.opt.Name, StagingBytes: c.opt.StagingBytes, SlotBytes: c.opt.SlotBytes, Device: c.opt.Device,
 		AttachTimeout: c.opt.Timeouts.Attach, ReleaseTimeout: c.opt.Timeouts.Lookup, Log: c.opt.Log,
-		Calls: &c.calls, Counters: &c.counters.Counters, Lost: c.lost, Spawn: c.spawn,
+		Counters: &c.counters.Counters, Lost: c.lost, Spawn: c.spawn,
 	}
 	for _, t := range c.opt.Tenants {
 		c.host.Tenants = append(c.host.Tenants, wire.TenantName(t))
@@ -196,14 +195,6 @@ func (c *Client) Epoch() uint64 {
 		return a.Epoch
 	}
 	return 0
-}
-
-// Server returns the name and version of the attached daemon, empty without one.
-func (c *Client) Server() string {
-	if a := c.current(); a != nil {
-		return a.Server
-	}
-	return ""
 }
 
 func (c *Client) current() *link.Attachment {

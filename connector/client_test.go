@@ -851,13 +851,12 @@ func TestSilentDaemonCostsFewDeadlines(t *testing.T) {
 }
 
 func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
-	f, c, m := opened(t)
+	f, _, m := opened(t)
 	r, err := m.enter()
 	must(t, err)
 	defer r.a.Release()
 	send := func() *link.Call {
-		k := c.calls.Get(background, time.Hour)
-		k.Op = wire.OpStats
+		k := r.a.Get(background, wire.OpStats, time.Hour)
 		must(t, r.a.Start(background, k, 0, &wire.StatsRequest{}, nil))
 		f.await(wire.OpStats)
 		k.Deadline = time.Now().Add(-time.Second) // this process was held up
@@ -867,7 +866,7 @@ func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
 	if _, err := r.a.Result(background, k); err != nil {
 		t.Errorf("as the reader: %v", err)
 	}
-	c.calls.Put(k)
+	r.a.Put(k)
 	// The same while somebody else holds the token, who gives it back at last.
 	k = send()
 	stop := r.a.BeReader()
@@ -875,7 +874,7 @@ func TestAnswerInTimeReadLateIsNotLate(t *testing.T) {
 	if _, err := r.a.Result(background, k); err != nil {
 		t.Errorf("as a follower: %v", err)
 	}
-	c.calls.Put(k)
+	r.a.Put(k)
 }
 
 func TestDaemonThatDoesNotReadIsLate(t *testing.T) {

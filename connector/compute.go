@@ -73,18 +73,13 @@ type ComposeQuery struct {
 // plan. If the last span is computed and has no input, the last state is the state before that
 // span.
 func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpCompose, m.client.opt.Timeouts.Transfer)
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpCompose
+	defer r.end(k)
 	k.Late.Cancel = true
 	inputs, err := m.stageInputs(ctx, r.a, k, q)
-	defer r.a.ReturnStaging(k)
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +93,9 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	if request.Into, err = into(k, r.a, q.Into); err != nil {
 		return nil, err
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, request, nil)
-	if err != nil {
-		q.Into.spoil(err)
-		return nil, err
-	}
 	var reply wire.ComposeReply
-	if err := r.a.Decode(k.Op, &reply, body); err != nil {
+	if err := r.ask(ctx, k, request, &reply); err != nil {
+		q.Into.spoil(err)
 		return nil, err
 	}
 	return r.slot(k.Op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, q.Plan.onDevice(&q.From))
@@ -137,16 +128,14 @@ func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Cal
 	if total == 0 {
 		return inputs, nil
 	}
-	e, err := a.Staging.Alloc(ctx, total, k.Deadline)
+	mem, off, err := a.Stage(ctx, k, total)
 	if err != nil {
 		return nil, fmt.Errorf("%s: inputs: %w", k.Op, err)
 	}
-	k.Late.Staged = []gpuipc.Extent{e}
-	mem := a.Staging.Bytes(e)
 	for i := range spans {
 		if inputs[i] != wire.None {
 			copy(mem[inputs[i]:], spans[i].Input)
-			inputs[i] += uint64(e.Off)
+			inputs[i] += off
 		}
 	}
 	return inputs, nil
@@ -232,15 +221,11 @@ func (m *Model) Assemble(ctx context.Context, q *RotateQuery) (*Slot, error) {
 }
 
 func (m *Model) rotate(ctx context.Context, op wire.Op, q *RotateQuery) (*Slot, error) {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, op, m.client.opt.Timeouts.Transfer)
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = op
+	defer r.end(k)
 	request, err := m.rotateRequest(r, k, q)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
@@ -249,13 +234,9 @@ func (m *Model) rotate(ctx context.Context, op wire.Op, q *RotateQuery) (*Slot, 
 	if op == wire.OpAssemble {
 		message = &wire.AssembleRequest{RotateRequest: *request}
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, message, nil)
-	if err != nil {
-		q.Into.spoil(err)
-		return nil, err
-	}
 	var reply wire.RotateReply
-	if err := r.a.Decode(op, &reply, body); err != nil {
+	if err := r.ask(ctx, k, message, &reply); err != nil {
+		q.Into.spoil(err)
 		return nil, err
 	}
 	return r.slot(op, &reply, q.Into, q.Plan.onDevice(&q.From))

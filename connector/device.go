@@ -34,11 +34,11 @@ func (c *Client) Order() (*order.Page, bool) {
 // the value of signal, unless signal is 0, and the call returns. After ErrLate no lease was
 // released.
 func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases ...*DeviceLease) error {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpOrder, m.client.opt.Timeouts.Transfer)
 	if err != nil {
 		return err
 	}
-	defer r.a.Release()
+	defer r.end(k)
 	q := &wire.OrderRequest{After: after, Signal: signal}
 	held := slices.DeleteFunc(slices.Clone(leases), func(l *DeviceLease) bool { return l == nil })
 	for _, l := range held {
@@ -48,16 +48,8 @@ func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases 
 		}
 		q.Leases = append(q.Leases, id)
 	}
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpOrder
-	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
-	if err != nil {
-		return err
-	}
 	var reply wire.CodesReply
-	if err := r.a.Decode(wire.OpOrder, &reply, body); err != nil {
+	if err := r.ask(ctx, k, q, &reply); err != nil {
 		return err
 	}
 	if err := r.a.CheckRows(wire.OpOrder, len(reply.Codes), len(q.Leases)); err != nil {

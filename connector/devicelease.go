@@ -17,7 +17,6 @@ type DeviceLease struct {
 	Tokens  int // interior tokens
 	layout  profile.Layout
 	extents extents
-	digests []uint64
 }
 
 // AcquiredDevice is one row of AcquireDevice: a lease, or the reason for its absence.
@@ -28,10 +27,6 @@ type AcquiredDevice struct {
 
 // Layout returns the list of parts. They are shared and must not be changed.
 func (l *DeviceLease) Layout() profile.Layout { return l.layout }
-
-// Digests returns the digests of the segment's copy in host memory, one for each chunk of each
-// part; nil if the acquire did not request them.
-func (l *DeviceLease) Digests() []uint64 { return l.digests }
 
 // Part returns the device memory of part i, as mapped by this process, for operations of
 // Options.Device. It returns an empty Ref after Release and for a part that does not exist. Work
@@ -68,32 +63,25 @@ func (l *DeviceLease) base() *held {
 // if o.Wait is 0, such a row is a miss. ErrUnsupported: the client has not mapped device memory
 // of the daemon.
 func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]AcquiredDevice, error) {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpAcquireDevice, m.client.timeout(o))
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.Release()
+	defer r.end(k)
 	switch {
 	case r.a.Device == nil:
 		return nil, fmt.Errorf("acquire-device: no device memory: %w", ErrUnsupported)
 	case len(keys) > wire.MaxKeys:
 		return nil, invalid("acquire-device: %d keys", len(keys))
 	}
-	c := m.client
-	k := c.calls.Get(ctx, c.timeout(o))
-	defer c.calls.Put(k)
-	k.Op = wire.OpAcquireDevice
 	k.Late.GiveBack = true
 	until := o.until()
-	body, err := r.a.Do(ctx, k, r.tenant, &wire.AcquireDeviceRequest{
+	reply := &k.Acquired
+	err = r.ask(ctx, k, &wire.AcquireDeviceRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests),
 		All: flag(o.All), Wait: flag(o.Wait > 0), Keys: wireHashes(keys),
-	}, nil)
+	}, reply)
 	if err != nil {
-		return nil, err
-	}
-	reply := &k.Acquired
-	if err := r.a.Decode(wire.OpAcquireDevice, reply, body); err != nil {
 		return nil, err
 	}
 	if err := r.a.CheckRows(wire.OpAcquireDevice, len(reply.Codes), len(keys)); err != nil {
@@ -111,15 +99,15 @@ func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o 
 // deviceLeases converts the rows of a reply into leases.
 func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]AcquiredDevice, error) {
 	out := make([]AcquiredDevice, len(reply.Codes))
-	extent, digest := uint32(0), uint32(0)
+	extent := uint32(0)
 	for i, code := range reply.Codes {
-		e, d := extent+reply.ExtentCount[i], digest+reply.DigestCount[i]
+		e := extent + reply.ExtentCount[i]
 		if wire.Code(code) != wire.OK {
 			out[i].Err = link.Kind(wire.Code(code))
 		} else {
 			l, err := m.deviceLease(r, reply, i)
 			if err == nil {
-				l.extents, err = newExtents(reply.ExtentOff[extent:e], reply.ExtentLen[extent:e], reply.Bytes[i], int(r.a.Device.Arena.Bytes()))
+				l.extents, err = newExtents(reply.ExtentOff[extent:e], reply.ExtentLen[extent:e], reply.Bytes[i], int(r.a.Device.Arena.Bytes()), false)
 			}
 			if err == nil && !r.a.Retain() {
 				err = fmt.Errorf("the mappings are gone")
@@ -127,10 +115,9 @@ func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]Acqui
 			if err != nil {
 				return nil, r.a.Malformed("acquire-device: %w", err)
 			}
-			l.digests = append(l.digests, reply.Digest[digest:d]...)
 			out[i].Lease = l
 		}
-		extent, digest = e, d
+		extent = e
 	}
 	return out, nil
 }

@@ -115,14 +115,8 @@ type extents []gpuipc.Extent
 const absent = -1
 
 // newExtents converts the extents of an object of n bytes. It checks that they lie in a region
-// of the given size, and cuts off bytes beyond n.
-func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
-	return newExtentsWithHoles(off, length, n, region, false)
-}
-
-// newExtentsWithHoles does what newExtents does, and also accepts absent extents if holes is
-// set.
-func newExtentsWithHoles(off, length []uint64, n uint64, region int, holes bool) (extents, error) {
+// of the given size, or are absent if holes is set, and cuts off bytes beyond n.
+func newExtents(off, length []uint64, n uint64, region int, holes bool) (extents, error) {
 	list := make(extents, 0, len(off))
 	left := n
 	for i := range off {

@@ -83,30 +83,22 @@ func (c *Checkpoint) Last() *Node { return &c.Nodes[len(c.Nodes)-1] }
 // Load leases the checkpoint of a prefix. It returns false if no checkpoint of an accepted kind
 // exists.
 func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept, o AcquireOptions) (*Checkpoint, bool, error) {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpLoad, m.client.timeout(o))
 	if err != nil {
 		return nil, false, err
 	}
-	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, c.timeout(o))
-	defer c.calls.Put(k)
-	k.Op = wire.OpLoad
+	defer r.end(k)
 	k.Late.GiveBack = true
 	until := o.until()
 	q := &wire.LoadRequest{
 		Profile: r.profile, Rank: uint32(m.binding.Rank), Accept: uint8(accept.known(r.a)),
 		TTLMs: milliseconds(o.TTL), Digests: flag(o.Digests), Hash: hash,
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
-	switch {
+	var reply wire.LoadReply
+	switch err := r.ask(ctx, k, q, &reply); {
 	case errors.Is(err, ErrMiss):
 		return nil, false, nil
 	case err != nil:
-		return nil, false, err
-	}
-	var reply wire.LoadReply
-	if err := r.a.Decode(wire.OpLoad, &reply, body); err != nil {
 		return nil, false, err
 	}
 	point, err := m.checkpoint(r, &reply)
@@ -140,7 +132,7 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		layout := m.layoutOf(n.Kind, n.End-n.Begin)
 		last := extent + reply.ExtentCount[i]
 		inner := i < len(c.Nodes)-1 && n.Kind != Rows && Accept(kinds[i+1]) != Rows // a Rows node is rebuilt from the states of its parent
-		e, err := newExtentsWithHoles(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.Arena.Bytes()), inner)
+		e, err := newExtents(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.Arena.Bytes()), inner)
 		if err == nil && inner {
 			err = e.rows(&layout)
 		}

@@ -145,10 +145,8 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 // match requests one part of a query. key and prefix are the indices in the query's Keys and
 // Prefixes at which the part begins.
 func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found *Found, key, prefix int) error {
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
-	defer c.calls.Put(k)
-	k.Op = wire.OpMatch
+	k := r.a.Get(ctx, wire.OpMatch, m.client.opt.Timeouts.Lookup)
+	defer r.a.Put(k)
 	k.Match = wire.MatchRequest{
 		Profile: r.profile, Accept: uint8(q.Accept.known(r.a)),
 		Positions: q.Positions, Prefixes: wireHashes(q.Prefixes), Keys: wireHashes(q.Keys),
@@ -166,16 +164,10 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 			Present: true, Primer: q.Primer, PrimedFrom: uint32(min(q.PrimedFrom, wire.MaxPrompt)), Either: flag(q.Either), Others: wireHashes(q.Others),
 		}
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, &k.Match, nil)
-	if len(q.Prompt) > 0 {
-		r.a.ReturnStaging(k)
-	}
+	reply := &k.MatchReply
+	err := r.ask(ctx, k, &k.Match, reply)
 	k.Match = wire.MatchRequest{} // the pool must not keep the caller's memory
 	if err != nil {
-		return err
-	}
-	reply := &k.MatchReply
-	if err := r.a.Decode(wire.OpMatch, reply, body); err != nil {
 		return err
 	}
 	if err := r.a.CheckRows(wire.OpMatch, len(reply.Status), len(q.Keys)); err != nil {

@@ -28,13 +28,6 @@ type Binding struct {
 
 	// Memory is the engine's KV memory, which Rotate and Assemble write to; nil = none.
 	Memory *Memory
-
-	// SegmentBytes and CheckpointBytes, if not 0, are the sizes that the engine computes for
-	// ProbeTokens interior tokens and one rank. The daemon refuses a profile whose sizes
-	// differ. 0 = computed from the profile.
-	ProbeTokens     int
-	SegmentBytes    int64
-	CheckpointBytes int64
 }
 
 // Memory describes engine memory that block tables address.
@@ -47,9 +40,9 @@ type Memory struct {
 	Layers []wire.MemoryLayer
 }
 
-// probeTokens is the default of Binding.ProbeTokens: the number of interior tokens for which
-// sizes are compared. It is odd, so that a difference in the padding of a per-token size changes
-// the total.
+// probeTokens is the number of interior tokens for which the daemon compares its sizes with the
+// client's, and refuses a profile if they differ. It is odd, so that a difference in the padding
+// of a per-token size changes the total.
 const probeTokens = 509
 
 // A Model is a profile registered for one tenant and rank. It stays valid across restarts of
@@ -153,7 +146,7 @@ func (c *Client) newModel(p *profile.Profile, b Binding) (*Model, error) {
 		return nil, fmt.Errorf("tenant %q is not among the client's: %w", b.Tenant, ErrInvalid)
 	case b.Rank < 0 || b.Rank >= p.TPSize():
 		return nil, fmt.Errorf("rank %d of %d: %w", b.Rank, p.TPSize(), ErrInvalid)
-	case b.BlockTokens < 0 || b.ProbeTokens < 0 || b.SegmentBytes < 0 || b.CheckpointBytes < 0:
+	case b.BlockTokens < 0:
 		return nil, fmt.Errorf("negative size: %w", ErrInvalid)
 	case len(b.Connector) > wire.MaxName || len(b.Engine) > wire.MaxName:
 		return nil, fmt.Errorf("names of %d and %d bytes, at most %d: %w", len(b.Connector), len(b.Engine), wire.MaxName, ErrInvalid)
@@ -161,29 +154,14 @@ func (c *Client) newModel(p *profile.Profile, b Binding) (*Model, error) {
 		return nil, fmt.Errorf("identity of %d bytes, at most %d: %w", len(p.Canonical()), wire.MaxIdentity, ErrInvalid)
 	}
 	m := &Model{client: c, profile: p, binding: b, tenant: tenant}
-	m.setSizes()
+	m.request = wire.ProfileRequest{
+		Identity: p.Canonical(), BlockTokens: uint32(b.BlockTokens), Connector: b.Connector, Engine: b.Engine, ProbeTokens: probeTokens,
+		SegmentBytes: uint64(p.SegmentLayout(probeTokens).Bytes), CheckpointBytes: uint64(p.CheckpointLayout(probeTokens).Bytes),
+	}
 	if b.Memory == nil {
 		return m, nil
 	}
 	return m, m.keepMemory(b.Memory)
-}
-
-func (m *Model) setSizes() {
-	b := &m.binding
-	if b.ProbeTokens == 0 {
-		b.ProbeTokens = probeTokens
-	}
-	if b.SegmentBytes == 0 {
-		b.SegmentBytes = m.profile.SegmentLayout(b.ProbeTokens).Bytes
-	}
-	if b.CheckpointBytes == 0 {
-		b.CheckpointBytes = m.profile.CheckpointLayout(b.ProbeTokens).Bytes
-	}
-	m.request = wire.ProfileRequest{
-		Identity: m.profile.Canonical(), BlockTokens: uint32(b.BlockTokens),
-		Connector: b.Connector, Engine: b.Engine, ProbeTokens: uint32(b.ProbeTokens),
-		SegmentBytes: uint64(b.SegmentBytes), CheckpointBytes: uint64(b.CheckpointBytes),
-	}
 }
 
 func (m *Model) keepMemory(e *Memory) error {
@@ -243,9 +221,8 @@ func (m *Model) register(r *registration) error {
 		return fmt.Errorf("profile: tolerance %v needs packing, which the daemon does not support: %w", m.profile.MaxError(), ErrUnsupported)
 	}
 	c := m.client
-	k := c.calls.Get(c.ctx, c.opt.Timeouts.Attach)
-	defer c.calls.Put(k)
-	k.Op = wire.OpProfile
+	k := r.a.Get(c.ctx, wire.OpProfile, c.opt.Timeouts.Attach)
+	defer r.a.Put(k)
 	body, err := r.a.Do(c.ctx, k, r.tenant, &m.request, fds)
 	if err != nil {
 		return err
@@ -333,6 +310,26 @@ func (m *Model) enter() (*registration, error) {
 		return nil, link.ErrNotAttached
 	}
 	return r, nil
+}
+
+// begin does what enter does, and prepares a call. Afterwards the caller passes both to end.
+func (m *Model) begin(ctx context.Context, op wire.Op, timeout time.Duration) (*registration, *link.Call, error) {
+	r, err := m.enter()
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, r.a.Get(ctx, op, timeout), nil
+}
+
+// end ends a call that begin prepared.
+func (r *registration) end(k *link.Call) {
+	r.a.Put(k)
+	r.a.Release()
+}
+
+// ask sends a request and decodes its reply.
+func (r *registration) ask(ctx context.Context, k *link.Call, request, reply wire.Message) error {
+	return r.a.Ask(ctx, k, r.tenant, request, reply)
 }
 
 // Profile returns the model's profile.

@@ -101,15 +101,12 @@ func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, e
 	if err != nil {
 		return Parallel{}, fmt.Errorf("plan: %w", err)
 	}
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpPlan, m.client.opt.Timeouts.Transfer)
 	if err != nil {
 		return Parallel{}, err
 	}
-	defer r.a.Release()
-	c, a := m.client, r.a
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpPlan
+	defer r.end(k)
+	a := r.a
 	if request.Primers.Present && !a.HasPrimers {
 		return Parallel{}, fmt.Errorf("plan: segments after a primer: %w", ErrUnsupported)
 	}
@@ -117,13 +114,8 @@ func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, e
 	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
 		return Parallel{}, fmt.Errorf("plan: %w", err)
 	}
-	body, err := a.Do(ctx, k, r.tenant, request, nil)
-	a.ReturnStaging(k)
-	if err != nil {
-		return Parallel{}, err
-	}
 	var reply wire.PlanReply
-	if err := a.Decode(wire.OpPlan, &reply, body); err != nil {
+	if err := r.ask(ctx, k, request, &reply); err != nil {
 		return Parallel{}, err
 	}
 	p, ok := parallelOf(&reply, q)
@@ -248,23 +240,15 @@ func (m *Model) EndWork(ctx context.Context) error {
 // timeout of the request is a quarter longer than wait, plus Timeouts.Lookup or 1 s, whichever
 // is longer.
 func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Duration) (*wire.WatchReply, error) {
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpWatch, wait+wait/4+max(m.client.opt.Timeouts.Lookup, time.Second))
 	if err != nil {
 		return nil, err
 	}
-	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, wait+wait/4+max(c.opt.Timeouts.Lookup, time.Second))
-	defer c.calls.Put(k)
-	k.Op = wire.OpWatch
+	defer r.end(k)
 	q.Primers.Present = q.Primers.Present && r.a.HasPrimers
 	q.Profile = r.profile
-	body, err := r.a.Do(ctx, k, r.tenant, q, nil)
-	if err != nil {
-		return nil, err
-	}
 	reply := &wire.WatchReply{}
-	if err := r.a.Decode(wire.OpWatch, reply, body); err != nil {
+	if err := r.ask(ctx, k, q, reply); err != nil {
 		return nil, err
 	}
 	return reply, nil

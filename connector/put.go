@@ -2,7 +2,6 @@ package connector
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -171,24 +170,17 @@ func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
 	}
 	salt := w.r.a.Grants[w.m.tenant].Salt
 	key := w.m.profile.SegmentKey(salt, q.Spec, q.Tokens)
-	c := w.m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpReserve
+	k := w.r.a.Get(ctx, wire.OpReserve, w.m.client.opt.Timeouts.Transfer)
+	defer w.r.a.Put(k)
 	k.Late.GiveBack = true
-	ids, err := w.r.a.Staging.Alloc(ctx, int64(4*len(q.Tokens)), k.Deadline)
+	off, err := stageTokens(ctx, w.r.a, k, q.Tokens)
 	if err != nil {
-		return 0, fmt.Errorf("reserve: token ids: %w", err)
-	}
-	k.Late.Staged = []gpuipc.Extent{ids}
-	mem := w.r.a.Staging.Bytes(ids)
-	for i, id := range q.Tokens {
-		binary.LittleEndian.PutUint32(mem[4*i:], id)
+		return 0, fmt.Errorf("reserve: %w", err)
 	}
 	request := &wire.ReserveRequest{
 		Profile: w.r.profile, Rank: uint32(w.m.binding.Rank), Keys: [][32]byte{key},
 		Roles: []uint8{uint8(q.Spec.Role)}, Heads: []uint32{uint32(q.Spec.Head)}, Tails: []uint32{uint32(q.Spec.Tail)},
-		Tokens: []uint32{uint32(q.Spec.Tokens)}, TokenOff: []uint64{uint64(ids.Off)},
+		Tokens: []uint32{uint32(q.Spec.Tokens)}, TokenOff: []uint64{off},
 	}
 	if primed {
 		request.Primers = wire.ReservePrimers{Present: true, IDs: [][32]byte{q.Spec.Primer}}
@@ -200,10 +192,8 @@ func (w *writer) save(ctx context.Context, q *SaveQuery) (uint64, error) {
 	if q.Kind.known(w.r.a) != q.Kind {
 		return 0, fmt.Errorf("checkpoints as rows: %w", ErrUnsupported)
 	}
-	c := w.m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	defer c.calls.Put(k)
-	k.Op = wire.OpSave
+	k := w.r.a.Get(ctx, wire.OpSave, w.m.client.opt.Timeouts.Transfer)
+	defer w.r.a.Put(k)
 	k.Late.GiveBack = true
 	request := &wire.SaveRequest{
 		Profile: w.r.profile, Rank: uint32(w.m.binding.Rank), Kind: uint8(q.Kind),
@@ -215,13 +205,8 @@ func (w *writer) save(ctx context.Context, q *SaveQuery) (uint64, error) {
 // reserved sends a reserve or save request of one row and returns the reservation.
 func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Message) (uint64, error) {
 	a := w.r.a
-	body, err := a.Do(ctx, k, w.r.tenant, request, nil)
-	a.ReturnStaging(k)
-	if err != nil {
-		return 0, err
-	}
 	var reply wire.ReserveReply
-	if err := a.Decode(k.Op, &reply, body); err != nil {
+	if err := w.r.ask(ctx, k, request, &reply); err != nil {
 		return 0, err
 	}
 	if err := a.CheckRows(k.Op, len(reply.Codes), 1); err != nil {
@@ -276,14 +261,12 @@ var errCrowded = fmt.Errorf("staging is in use: %w", ErrBusy)
 // chunk.
 func (w *writer) fill(ctx context.Context, wait bool) (*link.Call, error) {
 	c, a := w.m.client, w.r.a
-	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
-	k.Op = wire.OpCommit
+	k := a.Get(ctx, wire.OpCommit, c.opt.Timeouts.Transfer)
 	k.Late.Cancel = true
 	started := false
 	defer func() {
 		if !started {
-			a.ReturnStaging(k)
-			c.calls.Put(k)
+			a.Put(k)
 		}
 	}()
 	request := wire.CommitRequest{Level: uint8(w.level)}
@@ -359,10 +342,9 @@ func (w *writer) fillChunk(ctx context.Context, k *link.Call, request *wire.Comm
 // await waits for a commit and returns its call to the pool.
 func (w *writer) await(ctx context.Context, k *link.Call) error {
 	a := w.r.a
-	defer w.m.client.calls.Put(k)
+	defer a.Put(k)
 	rows := len(k.Late.Staged)
 	body, err := a.Result(ctx, k)
-	a.ReturnStaging(k)
 	if err != nil {
 		return err
 	}

@@ -153,20 +153,20 @@ func TestExtentsAreHeldToTheirRegion(t *testing.T) {
 		{"huge", []uint64{0}, []uint64{1<<64 - 1}, 64, false},
 	}
 	for _, row := range rows {
-		e, err := newExtents(row.off, row.len, row.bytes, region)
+		e, err := newExtents(row.off, row.len, row.bytes, region, false)
 		if (err == nil) != row.ok {
 			t.Errorf("%s: %v, %v", row.name, e, err)
 		}
 	}
 	hole := []uint64{64, wire.None, 128}
-	if _, err := newExtents(hole, []uint64{10, 20, 10}, 40, region); err == nil {
+	if _, err := newExtents(hole, []uint64{10, 20, 10}, 40, region, false); err == nil {
 		t.Error("a hole where there may be none")
 	}
-	holed, err := newExtentsWithHoles(hole, []uint64{10, 20, 10}, 40, region, true)
+	holed, err := newExtents(hole, []uint64{10, 20, 10}, 40, region, true)
 	if err != nil || !holed.held(0, 10) || !holed.held(30, 10) || holed.held(9, 2) || holed.held(12, 3) || holed.held(29, 1) || holed.held(0, 40) {
 		t.Errorf("%v, %v", holed, err)
 	}
-	if _, err := newExtentsWithHoles(hole, []uint64{10, 1 << 63, 10}, 40, region, true); err == nil {
+	if _, err := newExtents(hole, []uint64{10, 1 << 63, 10}, 40, region, true); err == nil {
 		t.Error("a hole longer than the object")
 	}
 	e := extents{{Off: 100, Len: 10}, {Off: 0, Len: 5}}

@@ -44,15 +44,11 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 	case q.Losses != nil && len(q.Losses) != wire.LossWays:
 		return false, invalid("report: losses of %d ways, want %d", len(q.Losses), wire.LossWays)
 	}
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpReport, m.client.opt.Timeouts.Lookup)
 	if err != nil {
 		return false, err
 	}
-	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
-	defer c.calls.Put(k)
-	k.Op = wire.OpReport
+	defer r.end(k)
 	request := &wire.ReportRequest{
 		Profile: r.profile, Compared: uint32(q.Compared), Failed: uint32(q.Failed),
 		Worst: q.Worst, Bound: q.Bound, Off: flag(q.Off), Text: q.Text,
@@ -64,12 +60,8 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 			request.Losses.Changed = append(request.Losses.Changed, l.Changed)
 		}
 	}
-	body, err := r.a.Do(ctx, k, r.tenant, request, nil)
-	if err != nil {
-		return false, err
-	}
 	var reply wire.ReportReply
-	if err := r.a.Decode(wire.OpReport, &reply, body); err != nil {
+	if err := r.ask(ctx, k, request, &reply); err != nil {
 		return false, err
 	}
 	return reply.Off == 1, nil

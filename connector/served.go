@@ -73,21 +73,14 @@ func (m *Model) Served(ctx context.Context, s *Served) (number uint64, err error
 	if !ok {
 		return 0, invalid("served: a negative number of tokens")
 	}
-	r, err := m.enter()
+	r, k, err := m.begin(ctx, wire.OpServed, m.client.opt.Timeouts.Lookup)
 	if err != nil {
 		return 0, err
 	}
-	defer r.a.Release()
-	c := m.client
-	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
-	defer c.calls.Put(k)
-	k.Op, q.Profile = wire.OpServed, r.profile
-	body, err := r.a.Do(ctx, k, r.tenant, &q, nil)
-	if err != nil {
-		return 0, err
-	}
+	defer r.end(k)
+	q.Profile = r.profile
 	var reply wire.ServedReply
-	if err := r.a.Decode(wire.OpServed, &reply, body); err != nil {
+	if err := r.ask(ctx, k, &q, &reply); err != nil {
 		return 0, err
 	}
 	return reply.Number, nil

@@ -21,15 +21,10 @@ func (c *Client) Stats(ctx context.Context) ([]Stat, error) {
 		return nil, link.ErrNotAttached
 	}
 	defer a.Release()
-	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
-	defer c.calls.Put(k)
-	k.Op = wire.OpStats
-	body, err := a.Do(ctx, k, 0, &wire.StatsRequest{}, nil)
-	if err != nil {
-		return nil, err
-	}
+	k := a.Get(ctx, wire.OpStats, c.opt.Timeouts.Lookup)
+	defer a.Put(k)
 	var reply wire.StatsReply
-	if err := a.Decode(wire.OpStats, &reply, body); err != nil {
+	if err := a.Ask(ctx, k, 0, &wire.StatsRequest{}, &reply); err != nil {
 		return nil, err
 	}
 	out := make([]Stat, len(reply.Names))

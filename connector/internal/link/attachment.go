@@ -119,7 +119,7 @@ func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
 	peers.Close()
 	a := &Attachment{
 		conn: conn,
-		host: &Host{Calls: &Pool{}, Counters: &Counters{}}, peer: &peer{fd: -1}, Arena: arena, Slots: slots,
+		host: &Host{Counters: &Counters{}}, peer: &peer{fd: -1}, Arena: arena, Slots: slots,
 		Dead: make(chan struct{}), Staging: newStaging(nil),
 	}
 	a.peer.dead.Store(true)

@@ -10,7 +10,7 @@ import (
 )
 
 // A Call is one request and its reply. Calls are pooled, so that their buffers and messages are
-// reused.
+// reused: see Attachment.Get and Put.
 type Call struct {
 	Op       wire.Op
 	id       uint64
@@ -24,7 +24,7 @@ type Call struct {
 	reply    []byte // the reply's frame
 	err      error  // set if the connection failed instead
 
-	Abandoned bool // the caller has returned; the resources listed in Late no longer belong to the caller
+	abandoned bool // the caller has returned; the resources listed in Late no longer belong to the caller
 
 	done  chan struct{} // signalled once per answer, unless the caller read it itself
 	timer *time.Timer   // nil until the caller first waits for another reader
@@ -36,33 +36,37 @@ type Call struct {
 	Acquired   wire.AcquireReply
 }
 
-// Pool keeps calls that are not in use. The zero pool is empty.
-type Pool struct{ calls sync.Pool }
+// calls keeps the calls that are not in use.
+var calls = sync.Pool{New: func() any { return &Call{done: make(chan struct{}, 1)} }}
 
 // Get prepares a call with the given timeout, shortened by the deadline of ctx.
-func (p *Pool) Get(ctx context.Context, timeout time.Duration) *Call {
-	k, ok := p.calls.Get().(*Call)
-	if !ok {
-		k = &Call{done: make(chan struct{}, 1)}
-	}
+func (a *Attachment) Get(ctx context.Context, op wire.Op, timeout time.Duration) *Call {
+	k := calls.Get().(*Call)
+	k.Op = op
 	k.Arm(ctx, timeout)
 	return k
 }
 
-// Put returns a call to the pool. Invariant: nothing refers to the call any more, because it was
-// answered or was detached from its entry in the flight table.
-func (p *Pool) Put(k *Call) {
-	k.id, k.answered, k.Abandoned, k.err, k.Late = 0, false, false, nil, Late{}
-	p.calls.Put(k)
+// Put ends the use of a call. It frees the call's staging; a call without an answer keeps its
+// staging until its reply (see Late). Invariant: nothing refers to the call any more, because it
+// was answered or was detached from its entry in the flight table.
+func (a *Attachment) Put(k *Call) {
+	if !k.abandoned {
+		a.Staging.Free(k.Late.Staged...)
+	}
+	k.id, k.answered, k.abandoned, k.err, k.Late = 0, false, false, nil, Late{}
+	calls.Put(k)
 }
 
-// ReturnStaging frees the staging of a call that was answered or never sent. An abandoned
-// call keeps its staging until its reply (see Late).
-func (a *Attachment) ReturnStaging(k *Call) {
-	if !k.Abandoned {
-		a.Staging.Free(k.Late.Staged...)
-		k.Late.Staged = nil
+// Stage allocates n bytes of staging for the call's request. It waits for room until the call's
+// deadline.
+func (a *Attachment) Stage(ctx context.Context, k *Call, n int64) (mem []byte, off uint64, err error) {
+	e, err := a.Staging.Alloc(ctx, n, k.Deadline)
+	if err != nil {
+		return nil, 0, err
 	}
+	k.Late.Staged = append(k.Late.Staged, e)
+	return a.Staging.Bytes(e), uint64(e.Off), nil
 }
 
 // Arm sets the deadline.

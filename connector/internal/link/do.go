@@ -28,6 +28,15 @@ func (a *Attachment) Result(ctx context.Context, c *Call) ([]byte, error) {
 	return body, nil
 }
 
+// Ask sends a request and decodes its reply, after Do.
+func (a *Attachment) Ask(ctx context.Context, c *Call, tenant uint32, request, reply wire.Message) error {
+	body, err := a.Do(ctx, c, tenant, request, nil)
+	if err != nil {
+		return err
+	}
+	return a.Decode(c.Op, reply, body)
+}
+
 // Decode reads a reply. An unreadable reply ends the attachment, because the client then does
 // not know which leases the daemon has granted.
 func (a *Attachment) Decode(op wire.Op, m wire.Message, body []byte) error {

@@ -5,7 +5,7 @@
 //     released. Callers of Do read the socket for each other. A goroutine, the reaper, reads
 //     replies whose callers have returned and gives back the leases and reservations in them.
 //     The reaper ends when no such reply is outstanding.
-//   - Call is a request and its reply, from a Pool.
+//   - Call is a request and its reply, from a pool.
 //   - Staging allocates the shared memory in which requests pass bytes to the daemon.
 //   - PendingWrite is an abandoned request that may still write to engine memory.
 //

@@ -25,7 +25,6 @@ type Host struct {
 	ReleaseTimeout time.Duration // for returning leases
 	Log            zerolog.Logger
 
-	Calls    *Pool
 	Counters *Counters
 	Lost     func(a *Attachment, cause error) // is called once, when a has ended
 	Spawn    func(work func())                // runs work unless the client is closed

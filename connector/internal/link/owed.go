@@ -66,12 +66,11 @@ func (a *Attachment) GiveBack(op wire.Op, tenant uint32, ids []uint64) {
 	if a.ended.Load() {
 		return
 	}
-	k := a.host.Calls.Get(context.Background(), a.host.ReleaseTimeout)
-	defer a.host.Calls.Put(k)
-	k.Op = op
+	k := a.Get(context.Background(), op, a.host.ReleaseTimeout)
+	defer a.Put(k)
 	k.Late.returns = ids
 	_, err := a.Do(context.Background(), k, tenant, returning(op, ids), nil)
-	if err != nil && !k.Abandoned && worthRetry(err) {
+	if err != nil && !k.abandoned && worthRetry(err) {
 		a.owe(debt{op, tenant}, ids)
 	}
 }

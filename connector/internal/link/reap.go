@@ -20,7 +20,7 @@ func (a *Attachment) abandon(c *Call, cause error) error {
 	if !a.leave(c, &l) {
 		return c.err
 	}
-	c.Abandoned = true
+	c.abandoned = true
 	if errors.Is(cause, ErrLate) {
 		a.host.Counters.Late.Add(1)
 		a.stall.missed()

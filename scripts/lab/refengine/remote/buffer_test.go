@@ -36,15 +36,33 @@ func (s *speculation) verify(drafts []uint32, parents, path []int) {
 	_, err := s.engine.Verify(drafts, parents)
 	s.must(err)
 	if len(path) > 0 {
-		tree := &connector.Tree{Parents: parents, Rows: s.engine.Rows()}
-		s.must(s.client.AppendPath(s.Context(), s.buffer, tree, path))
+		s.must(s.client.Append(s.Context(), s.buffer, len(path), s.rows(len(drafts), path)))
 	}
 	s.must(s.client.Accept(s.Context(), s.buffer, len(path)))
 	s.must(s.engine.Accept(path))
 	if want := s.engine.Tokens(); s.buffer.Accepted() != want || s.buffer.End() != want {
 		s.Fatalf("accepted %d and end %d, want %d", s.buffer.Accepted(), s.buffer.End(), want)
 	}
-	s.replayed(s.buffer.End(), s.client.FlushDue(s.buffer))
+	s.replayed(s.buffer.End(), s.flushDue())
+}
+
+// rows returns the rows of a path of the engine's drafts, as a chain.
+func (s *speculation) rows(drafts int, path []int) []byte {
+	all, p := s.engine.Rows(), s.m.Profile()
+	from, to := p.BufferLayout(drafts), p.BufferLayout(len(path))
+	out := make([]byte, to.Bytes)
+	for i := range to.Parts {
+		n := int(to.Parts[i].Len) / len(path)
+		for row, draft := range path {
+			copy(out[int(to.Parts[i].Off)+row*n:][:n], all[int(from.Parts[i].Off)+draft*n:])
+		}
+	}
+	return out
+}
+
+// flushDue reports whether the accepted rows take as much memory as the recurrent states.
+func (s *speculation) flushDue() bool {
+	return s.buffer.Accepted()-s.buffer.Begin() >= max(1, s.m.Profile().RowBytes().Smaller())
 }
 
 // replayed takes the states and convolution tails behind a token out of the buffer.
