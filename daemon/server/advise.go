@@ -19,22 +19,14 @@ const (
 	longChoice = 64
 )
 
-func (t lookupOps) adviseIsLong() (bool, error) {
-	m, err := decode[wire.AdviseRequest](t.task)
-	if err != nil {
-		return false, err
-	}
+func (t lookupOps) adviseIsLong(m *wire.AdviseRequest) (bool, error) {
 	return m.Tokens > longAdvise || max(len(m.Cuts), len(m.SegmentBegin), int(min(m.MaxCheckpoints, 1<<16))) > longChoice, nil
 }
 
 // advise answers an advise request. It copies the prompt out of staging first, because the client
 // can still write to staging, and asks the store about the copy.
-func (t lookupOps) advise() (wire.Message, error) {
+func (t lookupOps) advise(m *wire.AdviseRequest) (wire.Message, error) {
 	s := t.scratch
-	m, err := decode[wire.AdviseRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func TestAdviceThatTakesLongIsAJob(t *testing.T) {
 		}, true},
 	} {
 		body := row.m.Append(nil)
-		if got, err := (lookupOps{&task{scratch: &scratch{}, body: body}}).adviseIsLong(); err != nil || got != row.long {
+		if got, err := operations[wire.OpAdvise].long(&task{scratch: &scratch{}, body: body}); err != nil || got != row.long {
 			t.Errorf("%s: long %v, %v", row.name, got, err)
 		}
 	}

@@ -277,11 +277,7 @@ func (a *attachment) closeGPU(s *Server) {
 }
 
 // profile registers a model's identity, and the engine memory that the request may come with.
-func (t attachOps) profile() (wire.Message, error) {
-	m, err := decode[wire.ProfileRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t attachOps) profile(m *wire.ProfileRequest) (wire.Message, error) {
 	if (m.MemoryBytes > 0) != (len(t.received) == 1) || len(t.received) > 1 {
 		return nil, codes.Refuse(wire.Invalid, "%d descriptors with %d bytes of memory", len(t.received), m.MemoryBytes)
 	}
@@ -298,11 +294,7 @@ func (t attachOps) profile() (wire.Message, error) {
 	reply, err := t.addProfile(p, m)
 	if errors.Is(err, tier.ErrBusy) {
 		// The removal of an unused profile walks the whole catalogue.
-		t.rest = on(func(t attachOps) (wire.Message, error) {
-			m, err := decode[wire.ProfileRequest](t.task)
-			if err != nil {
-				return nil, err
-			}
+		t.rest = decoding(func(t attachOps, m *wire.ProfileRequest) (wire.Message, error) {
 			t.conn.server.store.ReclaimProfile(t.ctx)
 			return t.addProfile(p, m)
 		})

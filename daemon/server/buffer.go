@@ -10,11 +10,7 @@ import (
 )
 
 // appendRows copies rows from staging into a buffer. It opens the buffer first if necessary.
-func (t computeOps) appendRows() (wire.Message, error) {
-	m, err := decode[wire.AppendRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t computeOps) appendRows(m *wire.AppendRequest) (wire.Message, error) {
 	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
@@ -60,11 +56,7 @@ func baseOf(in *slots.Slots, lease uint64, g *plan.Geometry, base *plan.From) (*
 	return x, nil
 }
 
-func (t computeOps) acceptRows() (wire.Message, error) {
-	m, err := decode[wire.AcceptRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t computeOps) acceptRows(m *wire.AcceptRequest) (wire.Message, error) {
 	sc, _, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
@@ -83,11 +75,7 @@ func bufferReply(b *plan.BufferState, err error) (wire.Message, error) {
 }
 
 // replayRows writes the states after one token of a buffer into a slot.
-func (t computeOps) replayRows() (wire.Message, error) {
-	m, err := decode[wire.ReplayRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t computeOps) replayRows(m *wire.ReplayRequest) (wire.Message, error) {
 	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err

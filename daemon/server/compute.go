@@ -88,11 +88,7 @@ func (s *side) inputs(p *plan.Plan, offsets []uint64, bytes int64) (err error) {
 	return nil
 }
 
-func (t computeOps) compose() (wire.Message, error) {
-	m, err := decode[wire.ComposeRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t computeOps) compose(m *wire.ComposeRequest) (wire.Message, error) {
 	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
@@ -212,11 +208,7 @@ func (t computeOps) placement(m *wire.RotateRequest, id tier.ProfileID) (p place
 	return p, err
 }
 
-func (t computeOps) rotate() (wire.Message, error) {
-	m, err := decode[wire.RotateRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t computeOps) rotate(m *wire.RotateRequest) (wire.Message, error) {
 	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err
@@ -236,11 +228,7 @@ func (t computeOps) rotate() (wire.Message, error) {
 	})
 }
 
-func (t computeOps) assemble() (wire.Message, error) {
-	m, err := decode[wire.AssembleRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t computeOps) assemble(m *wire.AssembleRequest) (wire.Message, error) {
 	sc, g, err := t.planScope(m.Profile, m.Rank)
 	if err != nil {
 		return nil, err

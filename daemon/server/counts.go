@@ -257,11 +257,7 @@ func (s *Server) Load() Load {
 }
 
 // stats answers the stats operation.
-func (t reportOps) stats() (wire.Message, error) {
-	var m wire.StatsRequest
-	if err := m.Decode(t.body); err != nil {
-		return nil, err
-	}
+func (t reportOps) stats(*wire.StatsRequest) (wire.Message, error) {
 	out := &wire.StatsReply{}
 	for _, c := range t.conn.server.stats() {
 		if len(out.Names) == wire.MaxStats {

@@ -38,12 +38,15 @@ type scratch struct {
 	tokens       []uint32
 }
 
-// decode returns the decoded body of a request, which has the type M for its operation. Columns
-// of the result may be views of the body. decode works once per request and scratch.
-func decode[M any, P interface {
+// message is a pointer to a message of type M.
+type message[M any] interface {
 	*M
 	wire.Message
-}](t *task) (P, error) {
+}
+
+// decode returns the decoded body of a request, which has the type M for its operation. Columns
+// of the result may be views of the body. decode works once per request and scratch.
+func decode[M any, P message[M]](t *task) (P, error) {
 	m, ok := t.scratch.requests[t.header.Op].(P)
 	if !ok {
 		m = new(M)
@@ -68,31 +71,31 @@ type operation struct {
 // empty, since conn.handle serves it.
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: on(attachOps.hello)},
-	wire.OpProfile:        {run: on(attachOps.profile), long: always}, // parses, maps memory
-	wire.OpMatch:          {run: on(lookupOps.match), long: on(lookupOps.matchIsLong)},
-	wire.OpAcquire:        {run: on(leaseOps.acquire), long: longer(longLookup)},
-	wire.OpReserve:        {run: on(fillOps.reserve), long: on(fillOps.reserveIsLong)},
-	wire.OpCommit:         {run: on(fillOps.commit), long: always},
-	wire.OpAbort:          {run: on(fillOps.abort), long: longer(longIDs)},
-	wire.OpCompose:        {run: on(computeOps.compose), long: always},
-	wire.OpRotate:         {run: on(computeOps.rotate), long: always},
-	wire.OpAssemble:       {run: on(computeOps.assemble), long: always},
-	wire.OpSave:           {run: on(fillOps.save), long: on(fillOps.saveIsLong)},
-	wire.OpLoad:           {run: on(leaseOps.load)},
-	wire.OpRelease:        {run: on(leaseOps.release), long: longer(longIDs)},
-	wire.OpStats:          {run: on(reportOps.stats)},
-	wire.OpAdvise:         {run: on(lookupOps.advise), long: on(lookupOps.adviseIsLong)},
-	wire.OpAppend:         {run: on(computeOps.appendRows), long: always},
-	wire.OpAccept:         {run: on(computeOps.acceptRows)},
-	wire.OpReplay:         {run: on(computeOps.replayRows), long: always},
+	wire.OpProfile:        {run: decoding(attachOps.profile), long: always}, // parses, maps memory
+	wire.OpMatch:          {run: decoding(lookupOps.match), long: on(lookupOps.matchIsLong)},
+	wire.OpAcquire:        {run: decoding(leaseOps.acquire), long: longer(longLookup)},
+	wire.OpReserve:        {run: decoding(fillOps.reserve), long: decoding(fillOps.reserveIsLong)},
+	wire.OpCommit:         {run: decoding(fillOps.commit), long: always},
+	wire.OpAbort:          {run: decoding(fillOps.abort), long: longer(longIDs)},
+	wire.OpCompose:        {run: decoding(computeOps.compose), long: always},
+	wire.OpRotate:         {run: decoding(computeOps.rotate), long: always},
+	wire.OpAssemble:       {run: decoding(computeOps.assemble), long: always},
+	wire.OpSave:           {run: decoding(fillOps.save), long: on(fillOps.saveIsLong)},
+	wire.OpLoad:           {run: decoding(leaseOps.load)},
+	wire.OpRelease:        {run: decoding(leaseOps.release), long: longer(longIDs)},
+	wire.OpStats:          {run: decoding(reportOps.stats)},
+	wire.OpAdvise:         {run: decoding(lookupOps.advise), long: decoding(lookupOps.adviseIsLong)},
+	wire.OpAppend:         {run: decoding(computeOps.appendRows), long: always},
+	wire.OpAccept:         {run: decoding(computeOps.acceptRows)},
+	wire.OpReplay:         {run: decoding(computeOps.replayRows), long: always},
 	wire.OpReport:         {run: on(reportOps.report)},
 	wire.OpAttachDevice:   {run: on(deviceOps.attachDevice), long: always},
 	wire.OpRegisterDevice: {run: on(deviceOps.registerDevice), long: on(deviceOps.registerIsLong)},
-	wire.OpAcquireDevice:  {run: on(leaseOps.acquireDevice)},
-	wire.OpOrder:          {run: on(deviceOps.order)},
-	wire.OpLoadDevice:     {run: on(leaseOps.loadDevice)},
-	wire.OpPlan:           {run: on(workOps.planSegments), long: on(workOps.planIsLong)},
-	wire.OpWatch:          {run: on(workOps.watch)},
+	wire.OpAcquireDevice:  {run: decoding(leaseOps.acquireDevice)},
+	wire.OpOrder:          {run: decoding(deviceOps.order)},
+	wire.OpLoadDevice:     {run: decoding(leaseOps.loadDevice)},
+	wire.OpPlan:           {run: decoding(workOps.planSegments), long: decoding(workOps.planIsLong)},
+	wire.OpWatch:          {run: decoding(workOps.watch)},
 	wire.OpServed:         {run: on(reportOps.served)},
 }
 
@@ -100,6 +103,17 @@ var operations = [wire.OpCount]operation{
 // operations of one area, and the request as its only field.
 func on[O ~struct{ *task }, R any](method func(O) (R, error)) func(*task) (R, error) {
 	return func(t *task) (R, error) { return method(O{t}) }
+}
+
+// decoding does what on does, for a method that takes the decoded request.
+func decoding[O ~struct{ *task }, M any, P message[M], R any](method func(O, P) (R, error)) func(*task) (R, error) {
+	return func(t *task) (reply R, err error) {
+		m, err := decode[M, P](t)
+		if err != nil {
+			return reply, err
+		}
+		return method(O{t}, m)
+	}
 }
 
 func always(*task) (bool, error) { return true, nil }

@@ -39,19 +39,11 @@ func longer(bytes int) func(*task) (bool, error) {
 // fillOps has the operations that store state: reserve, save, commit and abort.
 type fillOps struct{ *task }
 
-func (t fillOps) reserveIsLong() (bool, error) {
-	m, err := decode[wire.ReserveRequest](t.task)
-	if err != nil {
-		return false, err
-	}
+func (t fillOps) reserveIsLong(m *wire.ReserveRequest) (bool, error) {
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
-func (t fillOps) reserve() (wire.Message, error) {
-	m, err := decode[wire.ReserveRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t fillOps) reserve(m *wire.ReserveRequest) (wire.Message, error) {
 	out := &t.scratch.reserveReply
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
@@ -166,11 +158,7 @@ func (t fillOps) saveIsLong() (bool, error) {
 	return m.Buffered.Present, err
 }
 
-func (t fillOps) save() (wire.Message, error) {
-	m, err := decode[wire.SaveRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t fillOps) save(m *wire.SaveRequest) (wire.Message, error) {
 	out := &t.scratch.reserveReply
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
@@ -213,11 +201,7 @@ func (t fillOps) save() (wire.Message, error) {
 	return out, nil
 }
 
-func (t fillOps) commit() (wire.Message, error) {
-	m, err := decode[wire.CommitRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t fillOps) commit(m *wire.CommitRequest) (wire.Message, error) {
 	if level := wire.Level(m.Level); !level.Known() {
 		return nil, codes.Refuse(wire.Invalid, "acknowledgement %v", level)
 	}
@@ -268,11 +252,7 @@ func (t fillOps) commitRow(m *wire.CommitRequest, i int, digests []uint64) (got 
 	return t.at.session.Commit(t.ctx, item)
 }
 
-func (t fillOps) abort() (wire.Message, error) {
-	m, err := decode[wire.AbortRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t fillOps) abort(m *wire.AbortRequest) (wire.Message, error) {
 	out := &t.scratch.codes
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Reservations {

@@ -73,11 +73,7 @@ func (t leaseOps) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID,
 }
 
 // acquireDevice leases segments on the device.
-func (t leaseOps) acquireDevice() (wire.Message, error) {
-	m, err := decode[wire.AcquireDeviceRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t leaseOps) acquireDevice(m *wire.AcquireDeviceRequest) (wire.Message, error) {
 	l, id, tenant, err := t.scopeOnDevice(m.Profile)
 	if err != nil {
 		return nil, err
@@ -101,11 +97,7 @@ func (t leaseOps) acquireDevice() (wire.Message, error) {
 }
 
 // loadDevice leases a checkpoint on the device.
-func (t leaseOps) loadDevice() (wire.Message, error) {
-	m, err := decode[wire.LoadDeviceRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t leaseOps) loadDevice(m *wire.LoadDeviceRequest) (wire.Message, error) {
 	l, id, tenant, err := t.scopeOnDevice(m.Profile)
 	if err != nil {
 		return nil, err

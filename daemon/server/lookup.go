@@ -33,12 +33,8 @@ func (t lookupOps) lookupQuery(profileID uint32, accept uint8, positions []uint3
 	return q, t.knowsKinds(q.Accept)
 }
 
-func (t lookupOps) match() (wire.Message, error) {
+func (t lookupOps) match(m *wire.MatchRequest) (wire.Message, error) {
 	r, out := &t.scratch.matchResult, &t.scratch.matchReply
-	m, err := decode[wire.MatchRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
 	if err := t.needs(wire.FeaturePrimers, m.Primers.Present, "primers"); err != nil {
 		return nil, err
 	}
@@ -155,11 +151,7 @@ func (t leaseOps) lifeOf(ms uint32) (time.Duration, error) {
 	return ttl, nil
 }
 
-func (t leaseOps) acquire() (wire.Message, error) {
-	m, err := decode[wire.AcquireRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t leaseOps) acquire(m *wire.AcquireRequest) (wire.Message, error) {
 	if m.Reserved != 0 {
 		return nil, codes.Refuse(wire.Unsupported, "acquire: block tables of %d tokens, which this daemon does not have", m.Reserved)
 	}
@@ -277,11 +269,7 @@ func (t leaseOps) giveBack(lease tier.LeaseID) {
 
 // release releases slots and leases of the store. Both have ids from one sequence, so that an id
 // names at most one of them.
-func (t leaseOps) release() (wire.Message, error) {
-	m, err := decode[wire.ReleaseRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t leaseOps) release(m *wire.ReleaseRequest) (wire.Message, error) {
 	out := &t.scratch.codes
 	out.Codes = out.Codes[:0]
 	for _, id := range m.Leases {
@@ -300,11 +288,7 @@ func (t leaseOps) releaseOne(id uint64) error {
 	return t.at.session.Release(tier.LeaseID(id))
 }
 
-func (t leaseOps) load() (wire.Message, error) {
-	m, err := decode[wire.LoadRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t leaseOps) load(m *wire.LoadRequest) (wire.Message, error) {
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err

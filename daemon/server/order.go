@@ -35,11 +35,7 @@ func (x *turn) wait(ctx context.Context) error {
 
 // order releases leases once the client's stream has passed a point. It waits on the host, in a
 // separate goroutine, and does not block a stream.
-func (t deviceOps) order() (wire.Message, error) {
-	m, err := decode[wire.OrderRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t deviceOps) order(m *wire.OrderRequest) (wire.Message, error) {
 	l, err := t.attachedDevice()
 	switch {
 	case err != nil:

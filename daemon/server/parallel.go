@@ -36,21 +36,13 @@ func totalTokens(list []uint32) (total uint64) {
 type workOps struct{ *task }
 
 // planIsLong has the same limits as reserveIsLong, since the keys are computed again here too.
-func (t workOps) planIsLong() (bool, error) {
-	m, err := decode[wire.PlanRequest](t.task)
-	if err != nil {
-		return false, err
-	}
+func (t workOps) planIsLong(m *wire.PlanRequest) (bool, error) {
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
 // planSegments decodes the segments of a plan request. Its continuation asks other nodes, so that
 // no worker is occupied meanwhile.
-func (t workOps) planSegments() (wire.Message, error) {
-	m, err := decode[wire.PlanRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t workOps) planSegments(m *wire.PlanRequest) (wire.Message, error) {
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err
@@ -127,11 +119,7 @@ func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Micro
 func micros(d time.Duration) uint32 { return uint32(min(max(d.Microseconds(), 0), 1<<32-1)) }
 
 // watch waits for rows of a plan, or for jobs of a worker, without occupying a worker of the queue.
-func (t workOps) watch() (wire.Message, error) {
-	m, err := decode[wire.WatchRequest](t.task)
-	if err != nil {
-		return nil, err
-	}
+func (t workOps) watch(m *wire.WatchRequest) (wire.Message, error) {
 	id, tenant, err := t.scope(m.Profile)
 	if err != nil {
 		return nil, err
@@ -154,11 +142,7 @@ func (t workOps) watch() (wire.Message, error) {
 		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}
 	scope := t.workScope(id, tenant)
-	t.rest = on(func(t workOps) (wire.Message, error) {
-		m, err := decode[wire.WatchRequest](t.task)
-		if err != nil {
-			return nil, err
-		}
+	t.rest = decoding(func(t workOps, m *wire.WatchRequest) (wire.Message, error) {
 		left := time.Until(t.deadline)
 		wait := min(milliseconds(m.WaitMs), left-left/8)
 		if m.Plan != 0 {
