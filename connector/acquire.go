@@ -192,24 +192,9 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, until time.Tim
 func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent, digest uint32, packed profile.Packed) (*Lease, error) {
 	l := &Lease{
 		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
-		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
+		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]), packed: packed,
 	}
-	if l.Tokens < 1 || l.Tokens > profile.MaxTokens {
-		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
-	}
-	layout := m.layouts.of(m.profile, l.Tokens)
-	if packed != "" { // the layout depends on the packing, so it is not cached
-		var err error
-		if layout, err = m.profile.PackedLayout(l.Tokens, packed); err != nil {
-			return nil, err
-		}
-	}
-	l.packed = packed
-	if uint64(layout.Bytes) != reply.Bytes[row] {
-		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, l.Tokens)
-	}
-	end := extent + reply.ExtentCount[row]
-	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], len(r.a.Arena.Bytes()), false)
+	layout, e, err := m.segment(reply, row, extent, packed, len(r.a.Arena.Bytes()))
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +205,28 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, fmt.Errorf("the mappings are gone")
 	}
 	return l, nil
+}
+
+// segment checks a row of a reply, whose extents begin at the index in the parameter extent. It
+// returns the layout of the segment, and its place in a region of the given size.
+func (m *Model) segment(reply *wire.AcquireReply, row int, extent uint32, packed profile.Packed, region int) (profile.Layout, extents, error) {
+	tokens := int(reply.Tokens[row])
+	if tokens < 1 || tokens > profile.MaxTokens {
+		return profile.Layout{}, nil, fmt.Errorf("a segment of %d tokens", tokens)
+	}
+	layout := m.layouts.of(m.profile, tokens)
+	if packed != "" { // the layout depends on the packing, so it is not cached
+		var err error
+		if layout, err = m.profile.PackedLayout(tokens, packed); err != nil {
+			return layout, nil, err
+		}
+	}
+	if uint64(layout.Bytes) != reply.Bytes[row] {
+		return layout, nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], layout.Bytes, tokens)
+	}
+	end := extent + reply.ExtentCount[row]
+	e, err := newExtents(reply.ExtentOff[extent:end], reply.ExtentLen[extent:end], reply.Bytes[row], region, false)
+	return layout, e, err
 }
 
 func milliseconds(d time.Duration) uint32 {

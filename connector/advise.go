@@ -30,23 +30,6 @@ type AdviseQuery struct {
 	Cuts     []int         // boundaries named by the application, ascending
 	Segments []SegmentSpan // segments of the prompt, in the order of Found.Segments
 	Samples  []Sample      // prefills measured since the last Advise; only the last 1024 are sent
-
-	Limit *LossLimit // nil = accept any loss, and report none
-}
-
-// LossLimit is the loss of accuracy that a request accepts, and how its segments would be
-// spliced.
-type LossLimit struct {
-	MaxLoss   float64 // accepted share of requests whose first token differs from that of a full prefill; 1 = any loss
-	Primed    bool    // the segments were captured after their primer, if they have one
-	Refreshed bool    // the request's last segments are computed in context, and are not in Segments
-}
-
-// ExpectedLoss answers a LossLimit. A negative loss means that the loss is not known.
-type ExpectedLoss struct {
-	Asked     float64 // loss if spliced as the LossLimit says
-	Refreshed float64 // loss if the last segment is also computed in context
-	Splicing  uint8   // wire.Splicing…: how the request may be spliced, as the advice assumes
 }
 
 // SegmentSpan is the range of a segment in its prompt.
@@ -68,10 +51,6 @@ type Advice struct {
 	Predicted   []time.Duration
 	Checkpoints []CheckpointAdvice // ascending
 	Segments    []SegmentAdvice    // one per segment of the query, or none
-	// Loss is nil if the query has no Limit. If the daemon does not support losses, Loss is nil for
-	// a limit of 1; for any other limit, its losses are unknown and its splicing is
-	// wire.SplicingNone.
-	Loss *ExpectedLoss
 }
 
 // CheckpointAdvice is a candidate position for a checkpoint.
@@ -114,8 +93,6 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 	defer r.end(k)
 	a := r.a
 	request.Profile = r.profile
-	limit := request.Limit
-	request.Limit.Present = limit.Present && a.HasLosses
 	if request.TokenOff, err = stageTokens(ctx, a, k, tokens); err != nil {
 		return Advice{}, fmt.Errorf("advise: %w", err)
 	}
@@ -123,11 +100,7 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 	if err := r.ask(ctx, k, request, &reply); err != nil {
 		return Advice{}, err
 	}
-	advice, err := adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
-	if err == nil && limit.Present && advice.Loss == nil && limit.MaxLoss < 1 {
-		advice.Loss = &ExpectedLoss{-1, -1, wire.SplicingNone}
-	}
-	return advice, err
+	return adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
 }
 
 // stageTokens writes token ids into staging that belongs to the call.
@@ -167,12 +140,6 @@ func (m *Model) adviseRequest(q *AdviseQuery) (*wire.AdviseRequest, error) {
 			return nil, invalid("cut at %d of %d tokens", cut, n)
 		}
 		request.Cuts = append(request.Cuts, uint32(cut))
-	}
-	if l := q.Limit; l != nil {
-		if !(l.MaxLoss >= 0 && l.MaxLoss <= 1) { // NaN fails every comparison
-			return nil, invalid("max loss %v, want 0 to 1", l.MaxLoss)
-		}
-		request.Limit = wire.AdviseLimit{Present: true, MaxLoss: l.MaxLoss, Primed: flag(l.Primed), Refreshed: flag(l.Refreshed)}
 	}
 	addSamples(request, q.Samples)
 	return request, addFound(request, q)
@@ -248,13 +215,6 @@ func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int)
 		advice.Checkpoints = append(advice.Checkpoints, CheckpointAdvice{
 			Tokens: int(at), Save: reply.Admit[i] == 1, Why: reply.Why[i], Reason: reply.Reason[i], Value: reply.Value[i],
 		})
-	}
-	if l := reply.Loss; l.Present {
-		noLast := l.Splicing == wire.SplicingRefreshed && segments < 2
-		if !(l.Asked <= 1 && l.Refreshed <= 1) || l.Splicing > wire.SplicingNone || noLast {
-			return Advice{}, a.Malformed("advise: losses %v and %v, splicing %d of %d segments", l.Asked, l.Refreshed, l.Splicing, segments)
-		}
-		advice.Loss = &ExpectedLoss{l.Asked, l.Refreshed, l.Splicing}
 	}
 	for i := range reply.SegmentAdmit {
 		advice.Segments = append(advice.Segments, SegmentAdvice{Publish: reply.SegmentAdmit[i] == 1, Reason: reply.SegmentReason[i]})

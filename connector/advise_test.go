@@ -6,7 +6,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -178,103 +177,5 @@ func TestAPromptBeyondStagingGetsNoAdvice(t *testing.T) {
 	a, err := m.Advise(background, &AdviseQuery{Tokens: make([]uint32, min(fakeStaging, profile.MaxTokens))})
 	if err == nil || !reflect.DeepEqual(a, Advice{}) {
 		t.Errorf("%+v, %v", a, err)
-	}
-}
-
-func TestAdviseCarriesTheLossThatIsAccepted(t *testing.T) {
-	for name, knows := range map[string]bool{"known": true, "not known": false} {
-		t.Run(name, func(t *testing.T) { adviseWithinALoss(t, knows) })
-	}
-}
-
-// A daemon that knows losses and leaves the section out is treated like one that does not.
-func TestAdviceWithoutALossIsWithinNoLimit(t *testing.T) {
-	f := startFake(t)
-	f.features.Store(wire.FeatureLosses)
-	m := register(t, open(t, f), Binding{BlockTokens: 32})
-	f.on(wire.OpAdvise, func(r *request) { r.reply(goodAdvice()) })
-	q := &AdviseQuery{Tokens: tokensUpTo(100), Segments: []SegmentSpan{{32, 32}, {64, 30}}, Limit: &LossLimit{MaxLoss: 0.99}}
-	a, err := m.Advise(background, q)
-	must(t, err)
-	if want := (ExpectedLoss{-1, -1, wire.SplicingNone}); a.Loss == nil || *a.Loss != want {
-		t.Errorf("answered %+v, want %+v", a.Loss, want)
-	}
-	q.Limit.MaxLoss = 1
-	a, err = m.Advise(background, q)
-	must(t, err)
-	if a.Loss != nil {
-		t.Errorf("any loss is accepted, answered %+v", a.Loss)
-	}
-}
-
-func TestLossesThatMakeNoSenseAreRefused(t *testing.T) {
-	for name, row := range map[string]struct {
-		segments int
-		loss     wire.AdviseLoss
-	}{
-		"asked":             {2, wire.AdviseLoss{Asked: 2}},
-		"refreshed":         {2, wire.AdviseLoss{Refreshed: math.NaN()}},
-		"splicing":          {2, wire.AdviseLoss{Splicing: wire.SplicingNone + 1}},
-		"last of one":       {1, wire.AdviseLoss{Splicing: wire.SplicingRefreshed}},
-		"last of no splice": {0, wire.AdviseLoss{Splicing: wire.SplicingRefreshed}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := startFake(t)
-			f.features.Store(wire.FeatureLosses)
-			m := register(t, open(t, f), Binding{BlockTokens: 32})
-			f.on(wire.OpAdvise, func(r *request) {
-				reply := goodAdvice()
-				reply.SegmentAdmit, reply.SegmentReason = reply.SegmentAdmit[:row.segments], reply.SegmentReason[:row.segments]
-				reply.Loss = row.loss
-				reply.Loss.Present = true
-				r.reply(reply)
-			})
-			spans := []SegmentSpan{{32, 32}, {64, 30}}[:row.segments]
-			a, err := m.Advise(background, &AdviseQuery{Tokens: tokensUpTo(100), Segments: spans, Limit: &LossLimit{MaxLoss: 0.5}})
-			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "losses") || !reflect.DeepEqual(a, Advice{}) {
-				t.Errorf("%+v, %v", a, err)
-			}
-		})
-	}
-}
-
-func adviseWithinALoss(t *testing.T, knows bool) {
-	f := startFake(t)
-	if knows {
-		f.features.Store(wire.FeatureLosses)
-	}
-	m := register(t, open(t, f), Binding{BlockTokens: 32})
-	asked := make(chan wire.AdviseLimit, 1)
-	f.on(wire.OpAdvise, func(r *request) {
-		limit := decode[wire.AdviseRequest](r).Limit
-		reply := goodAdvice()
-		if limit.Present {
-			reply.Loss = wire.AdviseLoss{Present: true, Asked: -1, Refreshed: 0.25, Splicing: wire.SplicingRefreshed}
-		}
-		asked <- limit
-		r.reply(reply)
-	})
-	q := &AdviseQuery{
-		Tokens: tokensUpTo(100), Segments: []SegmentSpan{{32, 32}, {64, 30}},
-		Limit: &LossLimit{MaxLoss: 0.5, Primed: true},
-	}
-	a, err := m.Advise(background, q)
-	must(t, err)
-	want, sent := ExpectedLoss{-1, 0.25, wire.SplicingRefreshed}, wire.AdviseLimit{Present: true, MaxLoss: 0.5, Primed: 1}
-	if !knows { // nothing is within a limit that it does not know
-		want, sent = ExpectedLoss{-1, -1, wire.SplicingNone}, wire.AdviseLimit{}
-	}
-	if got := <-asked; a.Loss == nil || *a.Loss != want || got != sent {
-		t.Errorf("knows %v: asked %+v, answered %+v", knows, got, a.Loss)
-	}
-	q.Limit.MaxLoss = 1
-	a, err = m.Advise(background, q)
-	must(t, err)
-	if <-asked; (a.Loss != nil) != knows {
-		t.Errorf("knows %v: anything is accepted, answered %+v", knows, a.Loss)
-	}
-	q.Limit.MaxLoss = math.NaN()
-	if _, err := m.Advise(background, q); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a limit that is no number: %v", err)
 	}
 }

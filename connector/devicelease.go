@@ -105,11 +105,9 @@ func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]Acqui
 		if wire.Code(code) != wire.OK {
 			out[i].Err = link.Kind(wire.Code(code))
 		} else {
-			l, err := m.deviceLease(r, reply, i)
-			if err == nil {
-				l.extents, err = newExtents(reply.ExtentOff[extent:e], reply.ExtentLen[extent:e], reply.Bytes[i], int(r.a.Device.Arena.Bytes()), false)
-			}
-			if err == nil && !r.a.Retain() {
+			l := &DeviceLease{held: held{a: r.a, tenant: r.tenant, id: reply.Leases[i]}, Begin: int(reply.Begins[i]), Tokens: int(reply.Tokens[i])}
+			var err error
+			if l.layout, l.extents, err = m.segment(reply, i, extent, "", int(r.a.Device.Arena.Bytes())); err == nil && !r.a.Retain() {
 				err = fmt.Errorf("the mappings are gone")
 			}
 			if err != nil {
@@ -120,19 +118,4 @@ func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]Acqui
 		extent = e
 	}
 	return out, nil
-}
-
-func (m *Model) deviceLease(r *registration, reply *wire.AcquireReply, row int) (*DeviceLease, error) {
-	l := &DeviceLease{
-		held:  held{a: r.a, tenant: r.tenant, id: reply.Leases[row]},
-		Begin: int(reply.Begins[row]), Tokens: int(reply.Tokens[row]),
-	}
-	if l.Tokens < 1 || l.Tokens > profile.MaxTokens {
-		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
-	}
-	l.layout = m.layouts.of(m.profile, l.Tokens)
-	if uint64(l.layout.Bytes) != reply.Bytes[row] {
-		return nil, fmt.Errorf("a segment of %d bytes, want %d for %d tokens", reply.Bytes[row], l.layout.Bytes, l.Tokens)
-	}
-	return l, nil
 }

@@ -290,7 +290,6 @@ func (m *Model) enter() (*registration, error) {
 	r := m.mu.reg
 	m.mu.Unlock()
 	if r == nil || r.a.HasEnded() {
-		m.client.counters.unavailable.Add(1)
 		return nil, link.ErrNotAttached
 	}
 	select {
@@ -299,14 +298,12 @@ func (m *Model) enter() (*registration, error) {
 		if r.last != nil {
 			return nil, r.last
 		}
-		m.client.counters.unavailable.Add(1)
 		return nil, link.ErrNotAttached
 	}
 	if r.err != nil {
 		return nil, r.err
 	}
 	if !r.a.Retain() {
-		m.client.counters.unavailable.Add(1)
 		return nil, link.ErrNotAttached
 	}
 	return r, nil

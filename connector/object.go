@@ -107,27 +107,6 @@ func (o *object) Read(i int, dst []byte) error {
 	return o.held.changed()
 }
 
-// hasRows reports whether a part holds keys or values, not states.
-func hasRows(p *profile.Part) bool { return p.Kind == profile.PartK || p.Kind == profile.PartV }
-
-// Floats reads part i, packed or not, into dst as F32 numbers in the order of the part's shape.
-// len(dst) must be the number of elements of the shape. Floats returns the same errors as
-// Read.
-func (o *object) Floats(i int, dst []float32) error {
-	if i < 0 || i >= len(o.layout.Parts) {
-		return invalid("floats: part %d of %d does not exist", i, len(o.layout.Parts))
-	}
-	p := &o.layout.Parts[i]
-	b := make([]byte, p.Len)
-	if err := o.Read(i, b); err != nil {
-		return err
-	}
-	if err := gpuipc.Floats(dst, b, gpuipc.DType(p.DType), p.Packed, p.Shape, hasRows(p)); err != nil {
-		return fmt.Errorf("lease %d, part %d: %w: %w", o.held.id, i, err, ErrCorrupt)
-	}
-	return nil
-}
-
 // Verify recomputes the digests of all parts in memory. It returns ErrCorrupt if a digest
 // differs, ErrGone if the lease is not valid, and ErrInvalid if digests were not requested.
 func (o *object) Verify() error {

@@ -19,12 +19,8 @@ type Report struct {
 	Off  bool
 	Text string // what was wrong, for operators; at most wire.MaxErrorText bytes
 	// Losses has counts for each of the wire.LossWays ways of splicing; nil = none. Compared
-	// includes these comparisons, unless Offline is set. The client does not send Losses to a
-	// daemon without the feature.
+	// includes these comparisons. The client does not send Losses to a daemon without the feature.
 	Losses []LossCounts
-	// Offline means that Losses were measured before the engine served requests. They replace
-	// earlier offline counts of the same ways. Compared, Failed and Off must then be zero.
-	Offline bool
 }
 
 // LossCounts counts requests that were both spliced and computed in full. Compared is the number
@@ -54,7 +50,7 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 		Worst: q.Worst, Bound: q.Bound, Off: flag(q.Off), Text: q.Text,
 	}
 	if r.a.HasLosses && q.Losses != nil {
-		request.Losses = wire.ReportLosses{Present: true, Offline: flag(q.Offline)}
+		request.Losses = wire.ReportLosses{Present: true}
 		for _, l := range q.Losses {
 			request.Losses.Compared = append(request.Losses.Compared, l.Compared)
 			request.Losses.Changed = append(request.Losses.Changed, l.Changed)

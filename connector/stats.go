@@ -17,7 +17,6 @@ type Stat struct {
 func (c *Client) Stats(ctx context.Context) ([]Stat, error) {
 	a := c.current()
 	if a == nil || !a.Retain() {
-		c.counters.unavailable.Add(1)
 		return nil, link.ErrNotAttached
 	}
 	defer a.Release()

@@ -267,7 +267,6 @@ func (a *Attachment) entry(ctx context.Context, c *Call) (uint16, error) {
 		return i, nil
 	default:
 	}
-	a.host.Counters.Waits.Add(1)
 	timer := time.NewTimer(time.Until(c.Deadline))
 	defer timer.Stop()
 	select {

@@ -101,7 +101,6 @@ func (a *Attachment) post(op wire.Op, tenant uint32, m wire.Message, l *Late) bo
 	select {
 	case i = <-a.own:
 	default:
-		a.host.Counters.Unsent.Add(1)
 		return false
 	}
 	id, err := a.add(i, op, nil, l)
@@ -114,7 +113,6 @@ func (a *Attachment) post(op wire.Op, tenant uint32, m wire.Message, l *Late) bo
 		err = a.conn.TrySend(frame, nil)
 	}
 	if err != nil {
-		a.host.Counters.Unsent.Add(1)
 		a.remove(id)
 		return false
 	}
