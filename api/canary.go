@@ -67,10 +67,6 @@ type Switched struct {
 // maxWhy bounds an operator's reason in bytes. The socket protocol has the same bound.
 const maxWhy = 1024
 
-func (from *Shown) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, from.Canaries.Canaries)
-}
-
 func (s *Server) switchOff(ctx *fasthttp.RequestCtx, arg string) error {
 	return s.switchProfile(ctx, arg, true)
 }

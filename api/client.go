@@ -101,9 +101,7 @@ func (c *Client) SwitchProfile(ctx context.Context, q SwitchQuery) (Switched, er
 			v.Set("why", q.Why)
 		}
 	}
-	var out Switched
-	err := c.do(ctx, method, "/api/v1/canaries/"+q.Profile.String(), v, &out)
-	return out, err
+	return do[Switched](ctx, c, method, "/api/v1/canaries/"+q.Profile.String(), v)
 }
 
 // Decisions returns the latest decisions, newest first.
@@ -168,9 +166,7 @@ func (c *Client) Locate(ctx context.Context, q *LocateQuery) (*Located, error) {
 
 // ProbeObjectStore makes the node test its object store with a temporary object.
 func (c *Client) ProbeObjectStore(ctx context.Context) (ObjectProbe, error) {
-	var out ObjectProbe
-	err := c.do(ctx, http.MethodPost, "/api/v1/object-store/probe", nil, &out)
-	return out, err
+	return do[ObjectProbe](ctx, c, http.MethodPost, "/api/v1/object-store/probe", nil)
 }
 
 // Segments iterates over all segments that match the query. It requests pages of q.Limit
@@ -195,9 +191,7 @@ func (c *Client) Segment(ctx context.Context, key Digest) (SegmentDetail, error)
 
 // Remove evicts a segment. If dry is true, it changes nothing and returns what it would remove.
 func (c *Client) Remove(ctx context.Context, key Digest, dry bool) (Removal, error) {
-	var r Removal
-	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), dryRun(dry), &r)
-	return r, err
+	return do[Removal](ctx, c, http.MethodDelete, "/api/v1/segments/"+key.String(), dryRun(dry))
 }
 
 func queryOf(tenant string, profile *uint32, after *Digest, limit int) url.Values {
@@ -246,16 +240,15 @@ func list[T any](ctx context.Context, c *Client, path string, v url.Values) ([]T
 }
 
 func fetch[T any](ctx context.Context, c *Client, path string, v url.Values) (T, error) {
-	var out T
-	err := c.do(ctx, http.MethodGet, path, v, &out)
+	return do[T](ctx, c, http.MethodGet, path, v)
+}
+
+func do[T any](ctx context.Context, c *Client, method, path string, v url.Values) (out T, err error) {
+	err = c.send(ctx, method, path, v, nil, &out)
 	return out, err
 }
 
-func (c *Client) do(ctx context.Context, method, path string, v url.Values, out any) error {
-	return c.send(ctx, method, path, v, nil, out)
-}
-
-// send is like do, and sends body as a JSON document unless it is nil.
+// send sends a request with the body as a JSON document; nil = no body.
 func (c *Client) send(ctx context.Context, method, path string, v url.Values, body []byte, out any) error {
 	head := http.Header{}
 	if body != nil {

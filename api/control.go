@@ -219,15 +219,12 @@ func (s *Server) removeCheckpoint(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, r)
 }
 
-func (from *Shown) listPins(ctx *fasthttp.RequestCtx, _ string) error {
-	if err := noParams(ctx); err != nil {
-		return err
-	}
+func (from *Shown) listPins() (page Page[Pin], err error) {
 	pins, err := from.Control.Pins()
 	if err != nil {
-		return fmt.Errorf("list pins: %w", err)
+		return page, fmt.Errorf("list pins: %w", err)
 	}
-	return writeJSON(ctx, Page[Pin]{Items: orEmpty(pins)})
+	return Page[Pin]{Items: orEmpty(pins)}, nil
 }
 
 func (s *Server) putPin(ctx *fasthttp.RequestCtx, arg string) error {

@@ -32,7 +32,7 @@ func (c *Client) RemoveCheckpoints(ctx context.Context, q RemovalQuery) (Removed
 	return c.removeMany(ctx, "/api/v1/checkpoints", q)
 }
 
-func (c *Client) removeMany(ctx context.Context, path string, q RemovalQuery) (out Removed, err error) {
+func (c *Client) removeMany(ctx context.Context, path string, q RemovalQuery) (Removed, error) {
 	v := queryOf(q.Tenant, q.Profile, nil, 0)
 	if q.Prefix != "" {
 		v.Set("prefix", q.Prefix)
@@ -44,8 +44,7 @@ func (c *Client) removeMany(ctx context.Context, path string, q RemovalQuery) (o
 		v.Set("all", "true")
 	}
 	v.Set("dry_run", strconv.FormatBool(q.Dry))
-	err = c.do(ctx, http.MethodDelete, path, v, &out)
-	return out, err
+	return do[Removed](ctx, c, http.MethodDelete, path, v)
 }
 
 // Checkpoint returns the first checkpoint with this name.
@@ -54,11 +53,10 @@ func (c *Client) Checkpoint(ctx context.Context, n CheckpointName) (CheckpointDe
 }
 
 // RemoveCheckpoint removes all checkpoints with this name.
-func (c *Client) RemoveCheckpoint(ctx context.Context, n CheckpointName, dry bool) (out Removed, err error) {
+func (c *Client) RemoveCheckpoint(ctx context.Context, n CheckpointName, dry bool) (Removed, error) {
 	v := n.values()
 	v.Set("dry_run", strconv.FormatBool(dry))
-	err = c.do(ctx, http.MethodDelete, "/api/v1/checkpoints/"+n.Hash.String(), v, &out)
-	return out, err
+	return do[Removed](ctx, c, http.MethodDelete, "/api/v1/checkpoints/"+n.Hash.String(), v)
 }
 
 func (n *CheckpointName) values() url.Values {
@@ -75,19 +73,17 @@ func (c *Client) Pins(ctx context.Context) ([]Pin, error) {
 }
 
 // Pin pins the objects of a key, or changes the expiry of their pins.
-func (c *Client) Pin(ctx context.Context, q PinQuery) (out Pinned, err error) {
+func (c *Client) Pin(ctx context.Context, q PinQuery) (Pinned, error) {
 	v := url.Values{"ttl": {q.TTL.String()}, "dry_run": {strconv.FormatBool(q.Dry)}}
 	if q.By != "" {
 		v.Set("by", q.By)
 	}
-	err = c.do(ctx, http.MethodPut, "/api/v1/pins/"+q.Key.String(), v, &out)
-	return out, err
+	return do[Pinned](ctx, c, http.MethodPut, "/api/v1/pins/"+q.Key.String(), v)
 }
 
 // Unpin removes the pins of a key.
-func (c *Client) Unpin(ctx context.Context, key Digest, dry bool) (out Pinned, err error) {
-	err = c.do(ctx, http.MethodDelete, "/api/v1/pins/"+key.String(), dryRun(dry), &out)
-	return out, err
+func (c *Client) Unpin(ctx context.Context, key Digest, dry bool) (Pinned, error) {
+	return do[Pinned](ctx, c, http.MethodDelete, "/api/v1/pins/"+key.String(), dryRun(dry))
 }
 
 // Config returns the configuration and its version.
@@ -109,19 +105,17 @@ func (c *Client) ChangeConfig(ctx context.Context, etag string, patch any, dry b
 }
 
 // Drain makes the node refuse new clients and fills. If undo is true, the node accepts them again.
-func (c *Client) Drain(ctx context.Context, undo, dry bool) (out Drained, err error) {
+func (c *Client) Drain(ctx context.Context, undo, dry bool) (Drained, error) {
 	method := http.MethodPost
 	if undo {
 		method = http.MethodDelete
 	}
-	err = c.do(ctx, method, "/api/v1/drain", dryRun(dry), &out)
-	return out, err
+	return do[Drained](ctx, c, method, "/api/v1/drain", dryRun(dry))
 }
 
 // Reload makes the node read keys, tokens and certificates again.
-func (c *Client) Reload(ctx context.Context, dry bool) (out Reloaded, err error) {
-	err = c.do(ctx, http.MethodPost, "/api/v1/reload", dryRun(dry), &out)
-	return out, err
+func (c *Client) Reload(ctx context.Context, dry bool) (Reloaded, error) {
+	return do[Reloaded](ctx, c, http.MethodPost, "/api/v1/reload", dryRun(dry))
 }
 
 func dryRun(dry bool) url.Values { return url.Values{"dry_run": {strconv.FormatBool(dry)}} }

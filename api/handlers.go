@@ -81,25 +81,12 @@ func (s *Server) document(ctx *fasthttp.RequestCtx, _ string) error {
 	return nil
 }
 
-func (from *Shown) status(ctx *fasthttp.RequestCtx, _ string) error {
-	if err := noParams(ctx); err != nil {
-		return err
-	}
-	return writeJSON(ctx, withLists(from.Node.Status()))
-}
+func (from *Shown) status() (Status, error) { return withLists(from.Node.Status()), nil }
 
 // withLists makes a status without features or checks contain empty lists.
 func withLists(st Status) Status {
 	st.Features, st.Checks = orEmpty(st.Features), orEmpty(st.Checks)
 	return st
-}
-
-func (from *Shown) listProfiles(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, from.Node.Profiles)
-}
-
-func (from *Shown) listPools(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, func() []Pool { return withTenants(from.Node.Pools()) })
 }
 
 // withTenants makes pools without tenants contain an empty list.
@@ -110,49 +97,28 @@ func withTenants(pools []Pool) []Pool {
 	return pools
 }
 
-func (from *Shown) listConnections(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, func() []Connection {
-		conns := from.Node.Connections()
-		for i := range conns {
-			conns[i].Tenants = orEmpty(conns[i].Tenants)
-			conns[i].Profiles = orEmpty(conns[i].Profiles)
-			conns[i].Engines = orEmpty(conns[i].Engines)
-		}
-		return conns
-	})
-}
-
-func (from *Shown) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, from.Node.Counters)
-}
-
-// listAll answers with a listing in one page. Its length is bounded by the data source:
-// profiles, pools, connections and counters are few.
-func listAll[T any](ctx *fasthttp.RequestCtx, list func() []T) error {
-	if err := noParams(ctx); err != nil {
-		return err
+func (from *Shown) connections() []Connection {
+	conns := from.Node.Connections()
+	for i := range conns {
+		conns[i].Tenants = orEmpty(conns[i].Tenants)
+		conns[i].Profiles = orEmpty(conns[i].Profiles)
+		conns[i].Engines = orEmpty(conns[i].Engines)
 	}
-	return writeJSON(ctx, Page[T]{Items: orEmpty(list())})
+	return conns
 }
 
-func (from *Shown) cluster(ctx *fasthttp.RequestCtx, _ string) error {
-	if err := noParams(ctx); err != nil {
-		return err
-	}
+func (from *Shown) cluster() (Cluster, error) {
 	c := from.Node.Cluster()
 	c.Join.Errors, c.Members, c.Rejected, c.Counters, c.Workers = orEmpty(c.Join.Errors), orEmpty(c.Members), orEmpty(c.Rejected), orEmpty(c.Counters), orEmpty(c.Workers)
-	return writeJSON(ctx, c)
+	return c, nil
 }
 
-func (from *Shown) probeObjectStore(ctx *fasthttp.RequestCtx, _ string) error {
-	if err := noParams(ctx); err != nil {
-		return err
-	}
+func (from *Shown) probeObjectStore() (ObjectProbe, error) {
 	bounded, cancel := context.WithTimeout(context.Background(), probeStoreTimeout)
 	defer cancel()
 	p := from.Node.ProbeObjectStore(bounded)
 	p.Steps = orEmpty(p.Steps)
-	return writeJSON(ctx, p)
+	return p, nil
 }
 
 func (from *Shown) listSegments(ctx *fasthttp.RequestCtx, _ string) error {

@@ -212,10 +212,6 @@ func (from *Shown) getRequest(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, r)
 }
 
-func (from *Shown) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
-	return listAll(ctx, from.Node.Usage)
-}
-
 func (from *Shown) overview(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
 	span := p.oneOf("history", histories)

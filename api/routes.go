@@ -49,6 +49,27 @@ func onShown(handle func(from *Shown, ctx *fasthttp.RequestCtx, arg string) erro
 	return func(s *Server, ctx *fasthttp.RequestCtx, arg string) error { return handle(s.shown(), ctx, arg) }
 }
 
+// simple makes the handler of a route without parameters, which answers with what the function get
+// returns.
+func simple[T any](get func(from *Shown) (T, error)) func(*Server, *fasthttp.RequestCtx, string) error {
+	return func(s *Server, ctx *fasthttp.RequestCtx, _ string) error {
+		if err := noParams(ctx); err != nil {
+			return err
+		}
+		answer, err := get(s.shown())
+		if err != nil {
+			return err
+		}
+		return writeJSON(ctx, answer)
+	}
+}
+
+// whole makes the handler of a listing in one page. Its length is bounded by the data source:
+// profiles, pools, connections and counters are few.
+func whole[T any](list func(from *Shown) []T) func(*Server, *fasthttp.RequestCtx, string) error {
+	return simple(func(from *Shown) (Page[T], error) { return Page[T]{Items: orEmpty(list(from))}, nil })
+}
+
 func allRoutes() []route {
 	const get, put, post, del, patch = fasthttp.MethodGet, fasthttp.MethodPut, fasthttp.MethodPost, fasthttp.MethodDelete, fasthttp.MethodPatch
 	var (
@@ -107,10 +128,10 @@ func allRoutes() []route {
 			summary: "This document", anyQuery: true,
 			media: map[string]schema{"application/json": {"type": "object"}},
 		}},
-		{get, "/api/v1/status", "getStatus", reads, onShown((*Shown).status), operation{
+		{get, "/api/v1/status", "getStatus", reads, simple((*Shown).status), operation{
 			summary: "State of the process", answer: Status{},
 		}},
-		{get, "/api/v1/profiles", "listProfiles", reads, onShown((*Shown).listProfiles), operation{
+		{get, "/api/v1/profiles", "listProfiles", reads, whole(func(from *Shown) []Profile { return from.Node.Profiles() }), operation{
 			summary: "Registered model identities", items: Profile{},
 		}},
 		{get, "/api/v1/segments", "listSegments", reads, onShown((*Shown).listSegments), operation{
@@ -158,13 +179,13 @@ func allRoutes() []route {
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
 			fails: map[int]string{404: "no such checkpoint is cached", 409: "one of them is being filled, is pinned, or is extended by another"},
 		}},
-		{get, "/api/v1/pools", "listPools", reads, onShown((*Shown).listPools), operation{
+		{get, "/api/v1/pools", "listPools", reads, whole(func(from *Shown) []Pool { return withTenants(from.Node.Pools()) }), operation{
 			summary: "Memory and disk budgets and their use", items: Pool{},
 		}},
-		{get, "/api/v1/connections", "listConnections", reads, onShown((*Shown).listConnections), operation{
+		{get, "/api/v1/connections", "listConnections", reads, whole((*Shown).connections), operation{
 			summary: "Attached clients", items: Connection{},
 		}},
-		{get, "/api/v1/canaries", "listCanaries", reads, onShown((*Shown).listCanaries), operation{
+		{get, "/api/v1/canaries", "listCanaries", reads, whole(func(from *Shown) []Canary { return from.Canaries.Canaries() }), operation{
 			summary: "Reports of engines that recomputed reused segments, by profile and tenant", items: Canary{},
 		}},
 		{put, "/api/v1/canaries/{key}", "switchOff", changes, (*Server).switchOff, operation{
@@ -188,7 +209,7 @@ func allRoutes() []route {
 				503: "the change is in force, but could not be written to the disk directory: a restart would forget it",
 			},
 		}},
-		{get, "/api/v1/cluster", "getCluster", reads, onShown((*Shown).cluster), operation{
+		{get, "/api/v1/cluster", "getCluster", reads, simple((*Shown).cluster), operation{
 			summary: "The node's view of its cluster", answer: Cluster{},
 		}},
 		{post, locatePath, "locate", asks, (*Server).locate, operation{
@@ -203,7 +224,7 @@ func allRoutes() []route {
 				503: "too many such queries are running, or the node is starting",
 			},
 		}},
-		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, onShown((*Shown).probeObjectStore), operation{
+		{post, "/api/v1/object-store/probe", "probeObjectStore", changes, simple((*Shown).probeObjectStore), operation{
 			summary: "Test the object store with a temporary object", answer: ObjectProbe{},
 		}},
 		{get, "/api/v1/decisions", "listDecisions", reads, onShown((*Shown).listDecisions), operation{
@@ -230,7 +251,7 @@ func allRoutes() []route {
 			media: map[string]schema{"text/event-stream": {"type": "string", "description": "id: the event's id, event: its kind, data: an Event"}},
 			fails: map[int]string{503: "the maximum number of clients follows events"},
 		}},
-		{get, "/api/v1/stats", "listCounters", reads, onShown((*Shown).listCounters), operation{
+		{get, "/api/v1/stats", "listCounters", reads, whole(func(from *Shown) []Counter { return from.Node.Counters() }), operation{
 			summary: "Counters and gauges by name", items: Counter{},
 		}},
 		{get, "/api/v1/overview", "getOverview", reads, onShown((*Shown).overview), operation{
@@ -238,7 +259,7 @@ func allRoutes() []route {
 			params:  []parameter{{name: "history", schema: withDefault(oneOf(histories), HistoryHours), about: "length of the history: its steps are ten seconds, or five minutes for 7d"}},
 			answer:  Overview{},
 		}},
-		{get, "/api/v1/usage", "listUsage", reads, onShown((*Shown).listUsage), operation{
+		{get, "/api/v1/usage", "listUsage", reads, whole(func(from *Shown) []Usage { return from.Node.Usage() }), operation{
 			summary: "How prompts were served, by tenant and model", items: Usage{},
 		}},
 		{get, "/api/v1/requests", "listRequests", reads, onShown((*Shown).listRequests), operation{
@@ -258,7 +279,7 @@ func allRoutes() []route {
 				{name: "cursor", schema: schema{"type": "string", "pattern": "^[0-9]+$"}, about: cursor.about}, limit},
 			items: Lease{}, next: text,
 		}},
-		{get, "/api/v1/pins", "listPins", reads, onShown((*Shown).listPins), operation{
+		{get, "/api/v1/pins", "listPins", reads, simple((*Shown).listPins), operation{
 			summary: "Pinned objects, ordered by key", items: Pin{},
 		}},
 		{put, "/api/v1/pins/{key}", "pin", changes, (*Server).putPin, operation{
