@@ -75,13 +75,6 @@ func (l *Lease) Same(as *Lease) bool {
 	return l.a == as.a && l.Begin == as.Begin && l.Tokens == as.Tokens && slices.Equal(l.extents, as.extents)
 }
 
-func (l *Lease) base() *held {
-	if l == nil {
-		return nil
-	}
-	return &l.held
-}
-
 // Acquired is one row of Acquire: a lease, or the reason for its absence.
 type Acquired struct {
 	Lease *Lease

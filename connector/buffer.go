@@ -38,13 +38,6 @@ func (b *Buffer) Release() {
 	}
 }
 
-func (b *Buffer) base() *held {
-	if b == nil {
-		return nil
-	}
-	return &b.held
-}
-
 // OpenQuery opens a buffer.
 type OpenQuery struct {
 	// From is the state before the first row: a checkpoint of Begin tokens, a slot, or zero

@@ -51,13 +51,6 @@ func (s *Slot) Release() {
 // Valid is Lease.Valid for a slot.
 func (s *Slot) Valid() bool { return s != nil && !s.corrupt && s.valid() }
 
-func (s *Slot) base() *held {
-	if s == nil {
-		return nil
-	}
-	return &s.held
-}
-
 // ComposeQuery asks for a running state advanced over the spans of a plan.
 type ComposeQuery struct {
 	Layer int // a linear layer, or AllLayers

@@ -51,13 +51,6 @@ func (l *DeviceLease) Release() {
 // Valid is Lease.Valid.
 func (l *DeviceLease) Valid() bool { return l != nil && l.valid() }
 
-func (l *DeviceLease) base() *held {
-	if l == nil {
-		return nil
-	}
-	return &l.held
-}
-
 // AcquireDevice leases segments on the device, one row per key, at most wire.MaxKeys. Segments
 // that are not on the device yet are copied there. The call waits up to o.Wait for the copies;
 // if o.Wait is 0, such a row is a miss. ErrUnsupported: the client has not mapped device memory

@@ -78,8 +78,13 @@ func (h *held) release() {
 	h.a.Release()
 }
 
-// releasable is a *Lease, *Checkpoint or *Slot.
-type releasable interface{ base() *held }
+// releasable is a *Lease, *DeviceLease, *Checkpoint, *Buffer or *Slot.
+type releasable interface {
+	comparable
+	base() *held
+}
+
+func (h *held) base() *held { return h }
 
 // Release releases one or more leases, in as few requests as possible. It ignores nil leases.
 func Release[T releasable](leases ...T) {
@@ -94,9 +99,13 @@ func Release[T releasable](leases ...T) {
 		}
 		ids = nil // the previous batch may still be waiting to be sent
 	}
+	var none T
 	for _, l := range leases {
+		if l == none {
+			continue
+		}
 		h := l.base()
-		if h == nil || h.released.Swap(true) {
+		if h.released.Swap(true) {
 			continue
 		}
 		if len(ids) > 0 && (h.a != first.a || h.tenant != first.tenant || len(ids) == wire.MaxIDs) {

@@ -70,13 +70,6 @@ func (c *Checkpoint) Release() {
 // Valid is Lease.Valid for a checkpoint.
 func (c *Checkpoint) Valid() bool { return c != nil && c.valid() }
 
-func (c *Checkpoint) base() *held {
-	if c == nil {
-		return nil
-	}
-	return &c.held
-}
-
 // Last returns the node whose states and convolution tails are the checkpoint's.
 func (c *Checkpoint) Last() *Node { return &c.Nodes[len(c.Nodes)-1] }
 

@@ -27,10 +27,13 @@ type Span struct {
 
 // holder returns the lease of a segment, nil for computed tokens.
 func (s *Span) holder() *held {
-	if s.Resident != nil {
-		return s.Resident.base()
+	switch {
+	case s.Resident != nil:
+		return &s.Resident.held
+	case s.Lease != nil:
+		return &s.Lease.held
 	}
-	return s.Lease.base()
+	return nil
 }
 
 // onDevice reports whether the daemon runs operations of this plan on the device.

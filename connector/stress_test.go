@@ -59,7 +59,8 @@ func TestEverythingAtOnce(t *testing.T) {
 			err = errors.Join(rows[0].Lease.Verify(), rows[1].Lease.Verify())
 			Release(rows[0].Lease, rows[1].Lease)
 			slot, composed := m.Compose(background, &ComposeQuery{Plan: Plan{End: 5, Spans: []Span{{Lease: rows[2].Lease, Count: 5}}}})
-			Release[releasable](rows[2].Lease, slot)
+			Release(rows[2].Lease)
+			Release(slot)
 			if !harmless(err) {
 				return err
 			}
