@@ -1,9 +1,10 @@
 package profile
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
+
+	"github.com/spliced-kv/spliced/policy/coding"
 )
 
 // Canonical bytes, little-endian:
@@ -30,89 +31,9 @@ const (
 )
 
 func appendCanonical(b []byte, id *Identity) []byte {
-	b = append(b, canonicalMagic...)
-	switch {
-	case id.RowTolerance != 0:
-		b = append(b, canonicalRows)
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.Tolerance))
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.RowTolerance))
-	case id.Tolerance != 0:
-		b = append(b, canonicalStates)
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(id.Tolerance))
-	default:
-		b = append(b, canonicalExact)
-	}
-	b = appendString(b, id.Model)
-	b = append(b, id.Weights[:]...)
-	b = appendString(b, id.Adapter)
-	b = appendString(b, id.Tokenizer)
-	b = appendInts(b, id.TPSize, len(id.Layers))
-	for i := range id.Layers {
-		l := &id.Layers[i]
-		b = append(b, byte(l.Kind))
-		switch l.Kind {
-		case KindFull, KindMLA, KindWindow:
-			b = l.Attention.appendCanonical(b)
-		case KindLinear:
-			b = l.Linear.appendCanonical(b)
-		case KindConv:
-			b = l.Linear.Conv.appendCanonical(b)
-		}
-	}
-	return b
-}
-
-func (a *Attention) appendCanonical(b []byte) []byte {
-	b = appendInts(b, a.KVHeads, a.KeyDim, a.ValueDim, a.Window)
-	b = append(b, byte(a.DType), byte(a.Keys))
-	return a.Rope.appendCanonical(b)
-}
-
-func (l *Linear) appendCanonical(b []byte) []byte {
-	b = append(b, byte(l.Family))
-	b = appendInts(b, l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim)
-	b = append(b, byte(l.StateDType), byte(l.TransitionDType))
-	b = l.Conv.appendCanonical(b)
-	b = l.Rope.appendCanonical(b)
-	return appendFloats(b, l.Slopes)
-}
-
-func (c *Conv) appendCanonical(b []byte) []byte {
-	b = appendInts(b, c.Kernel)
-	b = append(b, byte(len(c.Channels)))
-	b = appendInts(b, c.Channels...)
-	return append(b, byte(c.DType))
-}
-
-func (r *Rope) appendCanonical(b []byte) []byte {
-	b = appendInts(b, r.Dims)
-	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(r.Theta))
-	var interleaved byte
-	if r.Interleaved {
-		interleaved = 1
-	}
-	b = append(b, interleaved)
-	return appendFloats(b, r.InvFreq)
-}
-
-func appendString(b []byte, s string) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
-	return append(b, s...)
-}
-
-func appendInts(b []byte, vs ...int) []byte {
-	for _, v := range vs {
-		b = binary.LittleEndian.AppendUint32(b, uint32(v))
-	}
-	return b
-}
-
-func appendFloats(b []byte, vs []float64) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(vs)))
-	for _, v := range vs {
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
-	}
-	return b
+	c := coding.Writer(b)
+	id.fields(&c)
+	return c.Bytes()
 }
 
 // Parse reads and validates canonical bytes. It is strict and returns ErrInvalid for an unknown
@@ -121,13 +42,10 @@ func Parse(canonical []byte) (*Profile, error) {
 	if len(canonical) > MaxCanonicalBytes {
 		return nil, fmt.Errorf("canonical bytes: %d, at most %d: %w", len(canonical), MaxCanonicalBytes, ErrInvalid)
 	}
-	r := reader{rest: canonical}
-	id := r.identity()
-	if r.bad == "" && len(r.rest) != 0 {
-		r.fail("%d bytes behind the last layer", len(r.rest))
-	}
-	if r.bad != "" {
-		return nil, fmt.Errorf("canonical bytes, offset %d: %s: %w", len(canonical)-len(r.rest), r.bad, ErrInvalid)
+	c, id := coding.Reader(canonical), Identity{}
+	id.fields(&c)
+	if err := c.End(); err != nil {
+		return nil, fmt.Errorf("canonical bytes, offset %d: %w: %w", len(canonical)-c.Left(), err, ErrInvalid)
 	}
 	p, err := New(id)
 	if err != nil {
@@ -139,150 +57,84 @@ func Parse(canonical []byte) (*Profile, error) {
 	return p, nil
 }
 
-// reader consumes canonical bytes. The field bad describes the first problem; after it, all reads
-// return zeros.
-type reader struct {
-	rest []byte
-	bad  string
-}
-
-func (r *reader) fail(format string, args ...any) {
-	if r.bad == "" {
-		r.bad = fmt.Sprintf(format, args...)
+func (id *Identity) fields(c *coding.Cursor) {
+	magic := []byte(canonicalMagic)
+	if c.Raw(magic); string(magic) != canonicalMagic {
+		c.Fail("not a profile")
 	}
-}
-
-func (r *reader) take(n int) []byte {
-	if r.bad != "" || n > len(r.rest) {
-		r.fail("ends %d bytes early", n-len(r.rest))
-		return make([]byte, min(n, 64))
+	v := canonicalExact
+	if id.RowTolerance != 0 {
+		v = canonicalRows
+	} else if id.Tolerance != 0 {
+		v = canonicalStates
 	}
-	b := r.rest[:n]
-	r.rest = r.rest[n:]
-	return b
-}
-
-func (r *reader) byte() byte { return r.take(1)[0] }
-
-func (r *reader) int() int { return int(binary.LittleEndian.Uint32(r.take(4))) }
-
-func (r *reader) float() float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(r.take(8)))
-}
-
-// count reads the length of a list; size is the number of bytes of one item. It refuses a length
-// that exceeds the remaining bytes, so that callers can allocate this many items.
-func (r *reader) count(size int) int {
-	n := r.int()
-	if r.bad == "" && n > len(r.rest)/size {
-		r.fail("%d items of %d bytes in %d bytes", n, size, len(r.rest))
+	if coding.U8(c, &v); v < canonicalExact || v > canonicalRows {
+		c.Fail("version %d, want %d to %d", v, canonicalExact, canonicalRows)
 	}
-	if r.bad != "" {
-		return 0
+	if v >= canonicalStates {
+		coding.F64(c, &id.Tolerance)
 	}
-	return n
-}
-
-func (r *reader) string() string {
-	n := r.count(1)
-	if r.bad != "" {
-		return ""
+	if v == canonicalRows {
+		coding.F64(c, &id.RowTolerance)
 	}
-	return string(r.take(n))
-}
-
-func (r *reader) floats() []float64 {
-	n := r.count(8)
-	if n == 0 {
-		return nil
-	}
-	vs := make([]float64, n)
-	for i := range vs {
-		vs[i] = r.float()
-	}
-	return vs
-}
-
-func (r *reader) identity() (id Identity) {
-	if magic := r.take(len(canonicalMagic)); r.bad == "" && string(magic) != canonicalMagic {
-		r.fail("not a profile")
-	}
-	switch v := r.byte(); {
-	case r.bad != "" || v == canonicalExact:
-	case v == canonicalStates:
-		id.Tolerance = r.float()
-	case v == canonicalRows:
-		id.Tolerance, id.RowTolerance = r.float(), r.float()
-	default:
-		r.fail("version %d, want %d to %d", v, canonicalExact, canonicalRows)
-	}
-	id.Model = r.string()
-	if w := r.take(32); r.bad == "" {
-		id.Weights = [32]byte(w)
-	}
-	id.Adapter = r.string()
-	id.Tokenizer = r.string()
-	id.TPSize = r.int()
-	n := r.count(1)
-	if n > MaxLayers {
-		r.fail("%d layers, at most %d", n, MaxLayers)
-		return id
-	}
-	id.Layers = make([]Layer, n)
+	coding.Text(c, &id.Model, 4, MaxCanonicalBytes)
+	c.Raw(id.Weights[:])
+	coding.Text(c, &id.Adapter, 4, MaxCanonicalBytes)
+	coding.Text(c, &id.Tokenizer, 4, MaxCanonicalBytes)
+	coding.U32(c, &id.TPSize)
+	coding.List(c, &id.Layers, 4, 1, MaxLayers)
 	for i := range id.Layers {
-		r.layer(&id.Layers[i])
-	}
-	return id
-}
-
-func (r *reader) layer(l *Layer) {
-	l.Kind = Kind(r.byte())
-	switch l.Kind {
-	case KindNone:
-	case KindFull, KindMLA, KindWindow:
-		l.Attention = Attention{
-			KVHeads: r.int(), KeyDim: r.int(), ValueDim: r.int(), Window: r.int(),
-			DType: DType(r.byte()), Keys: KeyStorage(r.byte()), Rope: r.rope(),
-		}
-	case KindLinear:
-		r.linear(&l.Linear)
-	case KindConv:
-		l.Linear.Conv = r.conv()
-	default:
-		r.fail("kind %d is unknown", l.Kind)
-	}
-}
-
-func (r *reader) linear(l *Linear) {
-	l.Family = Family(r.byte())
-	l.KeyHeads, l.ValueHeads, l.KeyDim, l.ValueDim = r.int(), r.int(), r.int(), r.int()
-	l.StateDType, l.TransitionDType = DType(r.byte()), DType(r.byte())
-	l.Conv = r.conv()
-	l.Rope = r.rope()
-	l.Slopes = r.floats()
-}
-
-func (r *reader) conv() Conv {
-	c := Conv{Kernel: r.int()}
-	if groups := int(r.byte()); groups > 0 && r.bad == "" {
-		c.Channels = make([]int, groups)
-		for i := range c.Channels {
-			c.Channels[i] = r.int()
+		l := &id.Layers[i]
+		coding.U8(c, &l.Kind)
+		switch l.Kind {
+		case KindNone:
+		case KindFull, KindMLA, KindWindow:
+			l.Attention.fields(c)
+		case KindLinear:
+			l.Linear.fields(c)
+		case KindConv:
+			l.Linear.Conv.fields(c)
+		default:
+			c.Fail("kind %d is unknown", l.Kind)
 		}
 	}
-	c.DType = DType(r.byte())
-	return c
 }
 
-func (r *reader) rope() Rope {
-	p := Rope{Dims: r.int(), Theta: r.float()}
-	switch b := r.byte(); b {
-	case 0:
-	case 1:
-		p.Interleaved = true
-	default:
-		r.fail("flag %d, want 0 or 1", b)
+func (a *Attention) fields(c *coding.Cursor) {
+	coding.U32(c, &a.KVHeads, &a.KeyDim, &a.ValueDim, &a.Window)
+	coding.U8(c, &a.DType)
+	coding.U8(c, &a.Keys)
+	a.Rope.fields(c)
+}
+
+func (l *Linear) fields(c *coding.Cursor) {
+	coding.U8(c, &l.Family)
+	coding.U32(c, &l.KeyHeads, &l.ValueHeads, &l.KeyDim, &l.ValueDim)
+	coding.U8(c, &l.StateDType, &l.TransitionDType)
+	l.Conv.fields(c)
+	l.Rope.fields(c)
+	floats(c, &l.Slopes)
+}
+
+func (v *Conv) fields(c *coding.Cursor) {
+	coding.U32(c, &v.Kernel)
+	coding.List(c, &v.Channels, 1, 4, math.MaxUint8)
+	for i := range v.Channels {
+		coding.U32(c, &v.Channels[i])
 	}
-	p.InvFreq = r.floats()
-	return p
+	coding.U8(c, &v.DType)
+}
+
+func (r *Rope) fields(c *coding.Cursor) {
+	coding.U32(c, &r.Dims)
+	coding.F64(c, &r.Theta)
+	c.Flag(&r.Interleaved)
+	floats(c, &r.InvFreq)
+}
+
+func floats(c *coding.Cursor, list *[]float64) {
+	coding.List(c, list, 4, 8, MaxCanonicalBytes)
+	for i := range *list {
+		coding.F64(c, &(*list)[i])
+	}
 }
