@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"testing"
 
@@ -97,7 +98,7 @@ func TestMessagesWithoutPrimersAreThoseOfAnEarlierRelease(t *testing.T) {
 			t.Errorf("kind %d: %s, was %s", kind, got, want)
 		}
 	}
-	if count := le.Uint16(primedOffer.append(nil)[scopeBytes:]); count <= MaxRows {
+	if count := binary.LittleEndian.Uint16(primedOffer.append(nil)[scopeBytes:]); count <= MaxRows {
 		t.Errorf("an offer with primers has %d keys, which an earlier release reads", count)
 	}
 	at := scopeBytes + 8 + 2 + 4 + 8 + 4

@@ -1,11 +1,11 @@
 package parallel
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/coding"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/peer"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -127,225 +127,201 @@ type result struct {
 	outcome outcome
 }
 
-var le = binary.LittleEndian
-
-func appendScope(b []byte, s *scopeTag) []byte {
-	return append(append(b, s.fingerprint[:]...), s.tenant[:]...)
+func (s *scopeTag) fields(c *coding.Cursor) {
+	c.Raw(s.fingerprint[:])
+	c.Raw(s.tenant[:])
 }
 
-func (q *offerRequest) append(b []byte) []byte {
-	count := uint16(len(q.keys))
+// read names the message in the error of reading it.
+func read(what string, err error) error {
+	if err != nil {
+		return invalid("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Fields implements coding.Message.
+func (q *offerRequest) Fields(c *coding.Cursor) {
+	q.scope.fields(c)
+	count := len(q.keys)
 	if len(q.primers) > 0 {
 		count |= primersFollow
 	}
-	b = le.AppendUint16(appendScope(b, &q.scope), count)
-	for i := range q.keys {
-		b = append(b, q.keys[i][:]...)
-	}
-	if len(q.primers) > 0 {
-		b = append(b, byte(len(q.primers)))
-	}
-	for i := range q.primers {
-		b = append(b, q.primers[i][:]...)
-	}
-	return b
-}
-
-func decodeOffer(b []byte) (q offerRequest, err error) {
-	r := reader{b: b}
-	q.scope = r.scope()
-	count := int(r.u16())
+	coding.U16(c, &count)
 	n := count &^ primersFollow
 	if n > MaxRows {
-		return q, invalid("%d keys", n)
+		c.Fail("%d keys", n)
 	}
-	for range n {
-		q.keys = append(q.keys, profile.SegmentKey(r.take(32)))
+	if c.Reading() && c.Err() == nil {
+		q.keys = make([]profile.SegmentKey, n)
+	}
+	for i := range q.keys {
+		c.Raw(q.keys[i][:])
 	}
 	if count == n {
-		return q, r.end("offer")
+		return
 	}
-	if n = int(r.u8()); n == 0 || n > MaxPrimers {
-		return q, invalid("%d primers", n)
+	if coding.List(c, &q.primers, 1, 32, MaxPrimers); len(q.primers) == 0 {
+		c.Fail("no primers")
 	}
-	for range n {
-		q.primers = append(q.primers, profile.PrimerID(r.take(32)))
+	for i := range q.primers {
+		c.Raw(q.primers[i][:])
 	}
-	return q, r.end("offer")
 }
 
-func (o *offer) append(b []byte) []byte {
-	for _, f := range [...]float64{o.prefill.Fixed, o.prefill.PerToken, o.prefill.PerTokenSquared} {
-		b = le.AppendUint64(b, math.Float64bits(f))
-	}
-	for _, h := range o.held {
-		b = append(b, oneIf(h))
-	}
-	b = append(b, byte(len(o.engines)))
-	for _, e := range o.engines {
-		b = le.AppendUint64(b, e.id)
-		b = append(le.AppendUint32(b, microsOf(e.queued)), oneIf(e.pieces))
-	}
-	return b
+func (q *offerRequest) append(b []byte) []byte { return coding.Append(b, q) }
+
+func decodeOffer(b []byte) (q offerRequest, err error) {
+	err = read("offer", coding.Parse(b, &q))
+	return q, err
 }
+
+// Fields implements coding.Message.
+func (o *offer) Fields(c *coding.Cursor) {
+	for _, f := range [...]*float64{&o.prefill.Fixed, &o.prefill.PerToken, &o.prefill.PerTokenSquared} {
+		if coding.F64(c, f); !(*f >= 0 && *f < 1e9) {
+			c.Fail("run time of %v ms", *f)
+		}
+	}
+	for i := range o.held {
+		c.Flag(&o.held[i])
+	}
+	coding.List(c, &o.engines, 1, 1, maxEngines)
+	for i := range o.engines {
+		e := &o.engines[i]
+		micros := microsOf(e.queued)
+		coding.U64(c, &e.id)
+		coding.U32(c, &micros)
+		c.Flag(&e.pieces)
+		if c.Reading() {
+			e.queued = float64(micros) / 1e3
+		}
+	}
+}
+
+func (o *offer) append(b []byte) []byte { return coding.Append(b, o) }
 
 // decodeOfferAnswer decodes the answer to an offer request with the given number of keys. It
 // returns an error if any part is invalid, including the speed.
-func decodeOfferAnswer(b []byte, keys int) (o offer, err error) {
-	r := reader{b: b}
-	for _, f := range [...]*float64{&o.prefill.Fixed, &o.prefill.PerToken, &o.prefill.PerTokenSquared} {
-		if *f = math.Float64frombits(r.u64()); !(*f >= 0 && *f < 1e9) {
-			return o, invalid("run time of %v ms", *f)
-		}
-	}
-	o.held = make([]bool, keys)
-	for i := range o.held {
-		o.held[i] = r.flag()
-	}
-	n := int(r.u8())
-	if n > maxEngines {
-		return o, invalid("%d engines", n)
-	}
-	for range n {
-		o.engines = append(o.engines, engineOffer{r.u64(), float64(r.u32()) / 1e3, r.flag()})
-	}
-	return o, r.end("offer")
+func decodeOfferAnswer(b []byte, keys int) (offer, error) {
+	o := offer{held: make([]bool, keys)}
+	err := read("offer's answer", coding.Parse(b, &o))
+	return o, err
 }
 
-func (q *workRequest) append(b []byte) []byte {
-	b = le.AppendUint64(appendScope(b, &q.scope), q.plan)
-	b = le.AppendUint16(b, uint16(len(q.jobs)))
-	for i := range q.jobs {
-		j := &q.jobs[i]
-		b = le.AppendUint64(le.AppendUint32(b, j.number), j.engine)
-		role := byte(j.spec.Role)
-		if j.primed() {
-			role |= primedRole
-		}
-		b = append(le.AppendUint32(b, j.micros), role)
-		for _, n := range [...]int{j.spec.Head, j.spec.Tail, j.begin} {
-			b = le.AppendUint32(b, uint32(n))
-		}
-		b = append(append(b, byte(len(j.holder))), j.holder...)
-		b = le.AppendUint32(b, uint32(len(j.ids)))
-		for _, id := range j.ids {
-			b = le.AppendUint32(b, id)
-		}
+func (j *jobRequest) fields(c *coding.Cursor) (primed bool) {
+	coding.U32(c, &j.number)
+	coding.U64(c, &j.engine)
+	coding.U32(c, &j.micros)
+	role := byte(j.spec.Role)
+	if j.primed() {
+		role |= primedRole
 	}
-	for i := range q.jobs {
-		if j := &q.jobs[i]; j.primed() {
-			b = append(b, j.spec.Primer[:]...)
-		}
+	coding.U8(c, &role)
+	if c.Reading() {
+		j.spec.Role = profile.Role(role &^ primedRole)
 	}
-	return b
+	coding.U32(c, &j.spec.Head, &j.spec.Tail, &j.begin)
+	coding.Text(c, &j.holder, 1, maxHolder)
+	if c.U32s(&j.ids, MaxJobTokens); j.begin >= len(j.ids) {
+		c.Fail("job of %d tokens from %d on", len(j.ids), j.begin)
+	}
+	if c.Reading() {
+		j.spec.Tokens = len(j.ids)
+	}
+	return role&primedRole != 0
 }
 
-func decodeWork(b []byte) (q workRequest, err error) {
-	r := reader{b: b}
-	q.scope, q.plan = r.scope(), r.u64()
-	n := int(r.u16())
-	if n == 0 || n > 2*MaxRows {
-		return q, invalid("%d jobs", n)
+// Fields implements coding.Message.
+func (q *workRequest) Fields(c *coding.Cursor) {
+	q.scope.fields(c)
+	coding.U64(c, &q.plan)
+	if coding.List(c, &q.jobs, 2, 1, 2*MaxRows); len(q.jobs) == 0 {
+		c.Fail("no jobs")
 	}
 	var primed []int // indices of jobs with a primer
-	for range n {
-		j := jobRequest{number: r.u32(), engine: r.u64(), micros: r.u32()}
-		role := r.u8()
-		j.spec.Role = profile.Role(role &^ primedRole)
-		if role&primedRole != 0 {
-			primed = append(primed, len(q.jobs))
+	for i := range q.jobs {
+		if q.jobs[i].fields(c) {
+			primed = append(primed, i)
 		}
-		for _, n := range [...]*int{&j.spec.Head, &j.spec.Tail, &j.begin} {
-			*n = int(r.u32())
-		}
-		j.holder = string(r.take(int(r.u8())))
-		ids := r.count(4)
-		if ids == 0 || ids > MaxJobTokens || j.begin >= ids || len(j.holder) > maxHolder {
-			return q, invalid("job of %d tokens from %d on", ids, j.begin)
-		}
-		j.ids, j.spec.Tokens = make([]uint32, ids), ids
-		for i := range j.ids {
-			j.ids[i] = r.u32()
-		}
-		q.jobs = append(q.jobs, j)
 	}
 	for _, i := range primed {
 		j := &q.jobs[i]
-		copy(j.spec.Primer[:], r.take(len(j.spec.Primer)))
-		if !j.primed() {
-			return q, invalid("job with a primer that has no name")
+		if c.Raw(j.spec.Primer[:]); !j.primed() {
+			c.Fail("job with a primer that has no name")
 		}
 	}
-	return q, r.end("work")
+}
+
+func (q *workRequest) append(b []byte) []byte { return coding.Append(b, q) }
+
+func decodeWork(b []byte) (q workRequest, err error) {
+	err = read("work", coding.Parse(b, &q))
+	return q, err
+}
+
+func verdictFields(c *coding.Cursor, list []verdict) {
+	if n := c.Len(len(list), 2, 1, len(list)); n != len(list) {
+		c.Fail("%d verdicts on %d jobs", n, len(list))
+	}
+	for i := range list {
+		if coding.U8(c, &list[i]); list[i] >= verdicts {
+			c.Fail("verdict %d", list[i])
+		}
+	}
 }
 
 func appendVerdicts(b []byte, list []verdict) []byte {
-	b = le.AppendUint16(b, uint16(len(list)))
-	for _, v := range list {
-		b = append(b, byte(v))
-	}
-	return b
+	c := coding.Writer(b)
+	verdictFields(&c, list)
+	return c.Bytes()
 }
 
 func decodeVerdicts(b []byte, jobs int) ([]verdict, error) {
-	r := reader{b: b}
-	if n := int(r.u16()); n != jobs {
-		return nil, invalid("%d verdicts on %d jobs", n, jobs)
-	}
-	list := make([]verdict, jobs)
-	for i := range list {
-		if list[i] = verdict(r.u8()); list[i] >= verdicts {
-			return nil, invalid("verdict %d", list[i])
-		}
-	}
-	return list, r.end("verdicts")
+	c, list := coding.Reader(b), make([]verdict, jobs)
+	verdictFields(&c, list)
+	return list, read("verdicts", c.End())
 }
 
-func (q *resultsRequest) append(b []byte) []byte {
-	b = le.AppendUint32(le.AppendUint64(b, q.plan), uint32(q.seen))
-	b = append(le.AppendUint32(b, uint32(q.waitMs)), oneIf(q.end))
-	b = le.AppendUint16(b, uint16(len(q.dropped)))
-	for _, n := range q.dropped {
-		b = le.AppendUint32(b, n)
+// Fields implements coding.Message.
+func (q *resultsRequest) Fields(c *coding.Cursor) {
+	coding.U64(c, &q.plan)
+	coding.U32(c, &q.seen, &q.waitMs)
+	c.Flag(&q.end)
+	coding.List(c, &q.dropped, 2, 4, 2*MaxRows)
+	for i := range q.dropped {
+		coding.U32(c, &q.dropped[i])
 	}
-	return b
 }
+
+func (q *resultsRequest) append(b []byte) []byte { return coding.Append(b, q) }
 
 func decodeResults(b []byte) (q resultsRequest, err error) {
-	r := reader{b: b}
-	q.plan, q.seen, q.waitMs, q.end = r.u64(), int(r.u32()), int(r.u32()), r.flag()
-	n := int(r.u16())
-	if n > 2*MaxRows {
-		return q, invalid("%d dropped jobs", n)
+	err = read("results", coding.Parse(b, &q))
+	return q, err
+}
+
+func resultFields(c *coding.Cursor, list *[]result) {
+	coding.List(c, list, 2, 1, 2*MaxRows)
+	for i := range *list {
+		x := &(*list)[i]
+		coding.U32(c, &x.number)
+		if coding.U8(c, &x.outcome); x.outcome < done || x.outcome >= outcomes {
+			c.Fail("outcome %d", x.outcome)
+		}
 	}
-	for range n {
-		q.dropped = append(q.dropped, r.u32())
-	}
-	return q, r.end("results")
 }
 
 func appendResults(b []byte, list []result) []byte {
-	b = le.AppendUint16(b, uint16(len(list)))
-	for _, x := range list {
-		b = append(le.AppendUint32(b, x.number), byte(x.outcome))
-	}
-	return b
+	c := coding.Writer(b)
+	resultFields(&c, &list)
+	return c.Bytes()
 }
 
-func decodeResultsAnswer(b []byte) ([]result, error) {
-	r := reader{b: b}
-	n := int(r.u16())
-	if n > 2*MaxRows {
-		return nil, invalid("%d results", n)
-	}
-	list := make([]result, n)
-	for i := range list {
-		list[i] = result{r.u32(), outcome(r.u8())}
-		if x := list[i].outcome; !r.short && (x < done || x >= outcomes) {
-			return nil, invalid("outcome %d", x)
-		}
-	}
-	return list, r.end("results")
+func decodeResultsAnswer(b []byte) (list []result, err error) {
+	c := coding.Reader(b)
+	resultFields(&c, &list)
+	return list, read("results' answer", c.End())
 }
 
 func invalid(format string, args ...any) error {
@@ -361,54 +337,3 @@ func oneIf(b bool) byte {
 
 // microsOf converts milliseconds to whole microseconds, saturated.
 func microsOf(ms float64) uint32 { return uint32(min(max(ms*1e3, 0), math.MaxUint32)) }
-
-// reader decodes a message. Reads beyond the end return zeros and set short, which end reports.
-type reader struct {
-	b     []byte
-	short bool
-}
-
-func (r *reader) take(n int) []byte {
-	if n > len(r.b) {
-		r.short, r.b = true, nil
-		return make([]byte, n) // all callers pass an n of at most 255
-	}
-	b := r.b[:n:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *reader) u8() byte    { return r.take(1)[0] }
-func (r *reader) u16() uint16 { return le.Uint16(r.take(2)) }
-func (r *reader) u32() uint32 { return le.Uint32(r.take(4)) }
-func (r *reader) u64() uint64 { return le.Uint64(r.take(8)) }
-
-// flag reads a byte that must be 0 or 1.
-func (r *reader) flag() bool {
-	b := r.u8()
-	r.short = r.short || b > 1
-	return b == 1
-}
-
-func (r *reader) scope() (s scopeTag) {
-	copy(s.fingerprint[:], r.take(32))
-	copy(s.tenant[:], r.take(16))
-	return s
-}
-
-// count reads a number of elements of a given size, which must all be present.
-func (r *reader) count(size int) int {
-	n := int64(r.u32())
-	if n*int64(size) > int64(len(r.b)) {
-		r.short, r.b = true, nil
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) end(what string) error {
-	if r.short || len(r.b) > 0 {
-		return invalid("%s has the wrong length", what)
-	}
-	return nil
-}
