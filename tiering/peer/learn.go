@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/spliced-kv/spliced/policy/coding"
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -257,69 +257,51 @@ func (p *Peers) believeHolders(m *member, tags []uint64, answer *holdersAnswer) 
 }
 
 func appendTags(b []byte, tags []uint64) []byte {
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(tags)))
-	for _, tag := range tags {
-		b = binary.LittleEndian.AppendUint64(b, tag)
-	}
-	return b
+	c := coding.Writer(b)
+	c.Len(len(tags), 2, 8, maxTags)
+	c.U64s(tags)
+	return c.Bytes()
 }
 
-func decodeTags(b []byte) ([]uint64, error) {
-	r := reader{b: b}
-	n := int(r.u16())
-	if n == 0 || n > maxTags || len(r.b) != 8*n {
-		return nil, fmt.Errorf("peer: %d tags in %d bytes, at most %d: %w", n, len(b), maxTags, tier.ErrInvalid)
+func decodeTags(b []byte) (tags []uint64, err error) {
+	c := coding.Reader(b)
+	if coding.List(&c, &tags, 2, 8, maxTags); len(tags) == 0 {
+		c.Fail("no tags")
 	}
-	tags := make([]uint64, n)
-	for i := range tags {
-		tags[i] = r.u64()
+	c.U64s(tags)
+	return tags, read("holders", &c)
+}
+
+func (a *holdersAnswer) fields(c *coding.Cursor) {
+	c.Flag(&a.knows)
+	coding.List(c, &a.members, 2, 1, len(a.rows)*maxNamed)
+	for i := range a.members {
+		coding.Text(c, &a.members[i], 1, maxAddr)
 	}
-	return tags, r.end("holders")
+	for i := range a.rows {
+		row := &a.rows[i]
+		coding.List(c, row, 1, 2, maxNamed)
+		for k := range *row {
+			at := &(*row)[k]
+			if coding.U16(c, at); *at != tellSelf && int(*at) >= len(a.members) {
+				c.Fail("member %d of %d", *at, len(a.members))
+			}
+		}
+	}
 }
 
 func (a *holdersAnswer) append(b []byte) []byte {
-	knows := byte(0)
-	if a.knows {
-		knows = 1
-	}
-	b = binary.LittleEndian.AppendUint16(append(b, knows), uint16(len(a.members)))
-	for _, addr := range a.members {
-		b = append(append(b, byte(len(addr))), addr...)
-	}
-	for _, row := range a.rows {
-		b = append(b, byte(len(row)))
-		for _, k := range row {
-			b = binary.LittleEndian.AppendUint16(b, k)
-		}
-	}
-	return b
+	c := coding.Writer(b)
+	a.fields(&c)
+	return c.Bytes()
 }
 
 // decodeHolders decodes an answer that must have count rows, and checks that the rows'
 // indexes are inside its list of members.
 func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
-	r := reader{b: b}
-	knows, n := r.u8(), int(r.u16())
-	if knows > 1 || n > count*maxNamed {
-		return nil, fmt.Errorf("peer: %d members told for %d tags: %w", n, count, tier.ErrInvalid)
-	}
-	a := &holdersAnswer{knows: knows == 1}
-	for range n {
-		a.members = append(a.members, string(r.text()))
-	}
-	for range count {
-		row := make([]uint16, r.u8())
-		if len(row) > maxNamed {
-			return nil, fmt.Errorf("peer: %d members told for a tag, at most %d: %w", len(row), maxNamed, tier.ErrInvalid)
-		}
-		for i := range row {
-			if row[i] = r.u16(); row[i] != tellSelf && int(row[i]) >= n {
-				return nil, fmt.Errorf("peer: member %d of %d: %w", row[i], n, tier.ErrInvalid)
-			}
-		}
-		a.rows = append(a.rows, row)
-	}
-	return a, r.end("holders' answer")
+	c, a := coding.Reader(b), &holdersAnswer{rows: make([][]uint16, count)}
+	a.fields(&c)
+	return a, read("holders' answer", &c)
 }
 
 // Known is a node's knowledge about holders, which a Server tells other nodes.

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spliced-kv/spliced/policy/coding"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -43,19 +43,19 @@ const (
 )
 
 func appendTake(b []byte, n *name, bytes int64) []byte {
-	return binary.LittleEndian.AppendUint64(appendName(b, n), uint64(bytes))
+	c := coding.Writer(b)
+	n.fields(&c)
+	coding.U64(&c, &bytes)
+	return c.Bytes()
 }
 
 func decodeTake(b []byte) (n name, bytes int64, err error) {
-	r := reader{b: b}
-	n, bytes = r.name(), int64(r.u64())
-	if err := r.end("take"); err != nil {
-		return n, 0, err
+	c := coding.Reader(b)
+	n.fields(&c)
+	if coding.U64(&c, &bytes); bytes <= 0 || n.Kind > tier.Spliced {
+		c.Fail("kind %d, %d bytes", n.Kind, bytes)
 	}
-	if bytes <= 0 || n.Kind > tier.Spliced {
-		return n, 0, fmt.Errorf("peer: take of kind %d, %d bytes: %w", n.Kind, bytes, tier.ErrInvalid)
-	}
-	return n, bytes, nil
+	return n, bytes, read("take", &c)
 }
 
 // PushConfig configures Neighbours. Fields marked "required" must be set. Any other field

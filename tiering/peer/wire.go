@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
 
+	"github.com/spliced-kv/spliced/policy/coding"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -63,31 +66,41 @@ func putNamed(b []byte, n *name) {
 	copy(b[49:namedBytes], n.Key[:])
 }
 
-func appendName(b []byte, n *name) []byte {
-	b = append(b, make([]byte, namedBytes)...)
-	putNamed(b[len(b)-namedBytes:], n)
-	return append(append(b, byte(n.base.Kind)), n.base.Key[:]...)
+func (n *name) fields(c *coding.Cursor) {
+	c.Raw(n.fingerprint[:])
+	c.Raw(n.tenant[:])
+	coding.U8(c, &n.Kind)
+	c.Raw(n.Key[:])
+	coding.U8(c, &n.base.Kind)
+	c.Raw(n.base.Key[:])
+}
+
+// read names the message in the error of reading it.
+func read(what string, c *coding.Cursor) error {
+	if err := c.End(); err != nil {
+		return fmt.Errorf("peer: %s: %w: %w", what, err, tier.ErrInvalid)
+	}
+	return nil
 }
 
 func appendFind(b []byte, names []name) []byte {
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(names)))
+	c := coding.Writer(slices.Grow(b, 2+len(names)*nameBytes))
+	c.Len(len(names), 2, nameBytes, maxNames)
 	for i := range names {
-		b = appendName(b, &names[i])
+		names[i].fields(&c)
 	}
-	return b
+	return c.Bytes()
 }
 
-func decodeFind(b []byte) ([]name, error) {
-	r := reader{b: b}
-	n := int(r.u16())
-	if n == 0 || n > maxNames || len(r.b) != n*nameBytes {
-		return nil, fmt.Errorf("peer: %d names in %d bytes, at most %d: %w", n, len(b), maxNames, tier.ErrInvalid)
+func decodeFind(b []byte) (names []name, err error) {
+	c := coding.Reader(b)
+	if coding.List(&c, &names, 2, nameBytes, maxNames); len(names) == 0 {
+		c.Fail("no names")
 	}
-	names := make([]name, n)
 	for i := range names {
-		names[i] = r.name()
+		names[i].fields(&c)
 	}
-	return names, r.end("find")
+	return names, read("find", &c)
 }
 
 // status is the status of a row of an answer.
@@ -138,69 +151,48 @@ func (d *description) primer() []byte {
 	return d.spec.Primer[:]
 }
 
-func (d *description) append(b []byte) []byte {
-	le := binary.LittleEndian
-	b = append(append(b, byte(d.Kind)), d.Key[:]...)
-	role := byte(d.spec.Role)
+func (d *description) fields(c *coding.Cursor) {
+	coding.U8(c, &d.Kind)
+	c.Raw(d.Key[:])
+	role := d.spec.Role
 	if d.primer() != nil {
 		role |= primedRole
 	}
-	b = append(b, role)
-	for _, n := range [...]int{d.spec.Tokens, d.spec.Head, d.spec.Tail, d.begin, d.end} {
-		b = le.AppendUint32(b, uint32(n))
+	coding.U8(c, &role)
+	coding.U32(c, &d.spec.Tokens, &d.spec.Head, &d.spec.Tail, &d.begin, &d.end)
+	coding.U8(c, &d.parent.Kind)
+	c.Raw(d.parent.Key[:])
+	ranks := len(d.digests)
+	coding.U16(c, &ranks)
+	coding.U64(c, &d.rankBytes)
+	coding.Text(c, &d.publisher, 2, maxPublisher)
+	c.U32s(&d.tokens, math.MaxInt32)
+	if c.Reading() {
+		if ranks == 0 || ranks > maxRanks {
+			c.Fail("%d ranks", ranks)
+			return
+		}
+		d.spec.Role, d.rankBytes = role&^primedRole, d.rankBytes&math.MaxInt64
 	}
-	b = append(append(b, byte(d.parent.Kind)), d.parent.Key[:]...)
-	b = le.AppendUint16(b, uint16(len(d.digests)))
-	b = le.AppendUint64(b, uint64(d.rankBytes))
-	b = append(le.AppendUint16(b, uint16(len(d.publisher))), d.publisher...)
-	b = le.AppendUint32(b, uint32(len(d.tokens)))
-	for _, id := range d.tokens {
-		b = le.AppendUint32(b, id)
-	}
-	b = le.AppendUint32(b, uint32(len(d.digests[0])))
-	for _, rank := range d.digests {
-		for _, x := range rank {
-			b = le.AppendUint64(b, x)
+	c.Rows(&d.digests, ranks)
+	if role&primedRole != 0 {
+		if c.Raw(d.spec.Primer[:]); d.primer() == nil {
+			c.Fail("a segment with a primer of zeros")
 		}
 	}
-	return append(append(b, d.primer()...), d.packed...)
+	coding.Rest(c, &d.packed, profile.MaxPackedBytes)
+}
+
+func (d *description) append(b []byte) []byte {
+	c := coding.Writer(slices.Grow(b, d.size()))
+	d.fields(&c)
+	return c.Bytes()
 }
 
 func decodeDescription(b []byte) (*description, error) {
-	r := reader{b: b}
-	d := &description{}
-	d.Kind, d.Key = tier.CheckpointKind(r.u8()), r.key()
-	role := r.u8()
-	d.spec.Role = profile.Role(role &^ primedRole)
-	for _, n := range [...]*int{&d.spec.Tokens, &d.spec.Head, &d.spec.Tail, &d.begin, &d.end} {
-		*n = int(r.u32())
-	}
-	d.parent.Kind, d.parent.Key = tier.CheckpointKind(r.u8()), r.key()
-	ranks := int(r.u16())
-	d.rankBytes = int64(r.u64() &^ (1 << 63))
-	d.publisher = string(r.take(min(int(r.u16()), maxPublisher+1)))
-	d.tokens = make([]uint32, r.count(4))
-	for i := range d.tokens {
-		d.tokens[i] = r.u32()
-	}
-	if ranks == 0 || ranks > maxRanks || len(d.publisher) > maxPublisher {
-		return nil, fmt.Errorf("peer: description of %d ranks: %w", ranks, tier.ErrInvalid)
-	}
-	per := r.count(8 * ranks)
-	d.digests = make([][]uint64, ranks)
-	for i := range d.digests {
-		d.digests[i] = make([]uint64, per)
-		for k := range d.digests[i] {
-			d.digests[i][k] = r.u64()
-		}
-	}
-	if role&primedRole != 0 {
-		if d.spec.Primer = r.key(); d.primer() == nil {
-			return nil, fmt.Errorf("peer: description of a segment with a primer of zeros: %w", tier.ErrInvalid)
-		}
-	}
-	d.packed = profile.Packed(r.take(min(len(r.b), profile.MaxPackedBytes)))
-	return d, r.end("description")
+	c, d := coding.Reader(b), &description{}
+	d.fields(&c)
+	return d, read("description", &c)
 }
 
 // row is one row of an answer. description is nil unless the status is here.
@@ -215,27 +207,24 @@ func appendRow(b []byte, s status, d *description) []byte {
 	if s != here {
 		return b
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(d.size()))
-	return d.append(b)
+	return d.append(binary.LittleEndian.AppendUint32(b, uint32(d.size())))
 }
 
 // decodeAnswer decodes an answer that must have count rows. Descriptions are slices of b.
 func decodeAnswer(b []byte, count int) ([]row, error) {
-	r := reader{b: b}
-	if n := int(r.u16()); n != count {
-		return nil, fmt.Errorf("peer: %d rows for %d names: %w", n, count, tier.ErrInvalid)
+	c, rows := coding.Reader(b), make([]row, count)
+	if n := c.Len(0, 2, 1, count); n != count {
+		c.Fail("%d rows for %d names", n, count)
 	}
-	rows := make([]row, count)
 	for i := range rows {
-		rows[i].status = status(r.u8())
-		switch {
-		case rows[i].status >= statuses:
-			return nil, fmt.Errorf("peer: row of status %d: %w", rows[i].status, tier.ErrInvalid)
-		case rows[i].status == here:
-			rows[i].description = r.take(r.count(1))
+		r := &rows[i]
+		if coding.U8(&c, &r.status); r.status >= statuses {
+			c.Fail("row of status %d", r.status)
+		} else if r.status == here {
+			r.description = c.Take(c.Len(0, 4, 1, maxAnswer))
 		}
 	}
-	return rows, r.end("answer")
+	return rows, read("answer", &c)
 }
 
 // pin is a hash of everything in a description that a reader relies on: shape and
@@ -259,88 +248,23 @@ type readRequest struct {
 	off, n int64
 }
 
+func (q *readRequest) fields(c *coding.Cursor) {
+	q.name.fields(c)
+	c.Raw(q.pin[:])
+	coding.U16(c, &q.rank)
+	if coding.U64(c, &q.off, &q.n); q.off < 0 || q.n <= 0 || q.n > maxRange {
+		c.Fail("%d bytes at %d, at most %d at once", q.n, q.off, maxRange)
+	}
+}
+
 func (q *readRequest) append(b []byte) []byte {
-	b = append(appendName(b, &q.name), q.pin[:]...)
-	b = binary.LittleEndian.AppendUint16(b, uint16(q.rank))
-	b = binary.LittleEndian.AppendUint64(b, uint64(q.off))
-	return binary.LittleEndian.AppendUint64(b, uint64(q.n))
+	c := coding.Writer(slices.Grow(b, readBytes))
+	q.fields(&c)
+	return c.Bytes()
 }
 
-func decodeRead(b []byte) (readRequest, error) {
-	r := reader{b: b}
-	q := readRequest{name: r.name(), pin: pin(r.take(len(pin{})))}
-	q.rank, q.off, q.n = int(r.u16()), int64(r.u64()), int64(r.u64())
-	if err := r.end("read"); err != nil {
-		return q, err
-	}
-	if q.off < 0 || q.n <= 0 || q.n > maxRange {
-		return q, fmt.Errorf("peer: %d bytes at %d, at most %d at once: %w", q.n, q.off, maxRange, tier.ErrInvalid)
-	}
-	return q, nil
-}
-
-// reader decodes a message. If the message ends too early, it returns zeros and sets short.
-type reader struct {
-	b     []byte
-	short bool
-}
-
-// take returns the next n bytes. If there are fewer, it returns zeros in a new slice.
-func (r *reader) take(n int) []byte {
-	if n > len(r.b) {
-		r.short, r.b = true, nil
-		if n > nameBytes {
-			n = 0 // no field of fixed length is longer, so callers accept fewer bytes
-		}
-		return make([]byte, n)
-	}
-	b := r.b[:n:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *reader) u8() byte    { return r.take(1)[0] }
-func (r *reader) u16() uint16 { return binary.LittleEndian.Uint16(r.take(2)) }
-func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
-func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
-func (r *reader) key() (k [32]byte) {
-	copy(k[:], r.take(32))
-	return k
-}
-
-// text reads bytes prefixed by their length in one byte.
-func (r *reader) text() []byte {
-	n := int(r.u8())
-	if n > len(r.b) {
-		r.short, r.b = true, nil
-		return nil
-	}
-	return r.take(n)
-}
-
-func (r *reader) name() (n name) {
-	n.fingerprint = r.key()
-	copy(n.tenant[:], r.take(16))
-	n.Kind, n.Key = tier.CheckpointKind(r.u8()), r.key()
-	n.base.Kind, n.base.Key = tier.CheckpointKind(r.u8()), r.key()
-	return n
-}
-
-// The method count reads a number and checks that the message has at least this number of
-// further elements, of size bytes each. If it has fewer, count returns 0 and sets the field
-// short.
-func (r *reader) count(size int) int {
-	n := int64(r.u32())
-	if n*int64(size) > int64(len(r.b)) {
-		r.short, r.b = true, nil
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) end(what string) error {
-	if r.short || len(r.b) > 0 {
-		return fmt.Errorf("peer: %s is not as long as it says: %w", what, tier.ErrInvalid)
-	}
-	return nil
+func decodeRead(b []byte) (q readRequest, err error) {
+	c := coding.Reader(b)
+	q.fields(&c)
+	return q, read("read", &c)
 }
