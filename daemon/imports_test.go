@@ -59,7 +59,7 @@ var mayImport = map[string]string{
 	"tiering/disk/codec":        "gpuipc/kernel",
 	"tiering/disk/slab":         "tiering/tier",
 	"tiering/disk/extent":       "policy/coding policy/profile tiering/tier tiering/disk/slab",
-	"tiering/disk/catalog":      "policy/coding policy/profile tiering/tier tiering/disk/slab tiering/disk/extent",
+	"tiering/disk/catalog":      "policy/profile tiering/tier tiering/disk/slab tiering/disk/extent",
 	"tiering/disk/payload":      "gpuipc/... policy/profile tiering/tier tiering/disk/slab tiering/disk/extent tiering/disk/catalog tiering/disk/codec",
 	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",

@@ -1,9 +1,11 @@
 package extent
 
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 
+	"github.com/spliced-kv/spliced/policy/coding"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -39,70 +41,72 @@ func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 	return compress(dst, content), nil
 }
 
+// fields lists the fields of the uncompressed content. A caller that writes has checked the manifest.
+func (m *Manifest) fields(c *coding.Cursor) {
+	v := m.version()
+	if coding.U16(c, &v); (v < manifestVersion || v > manifestPrimed) && c.Err() == nil {
+		c.Fail("manifest of version %d, want %d to %d: %w", v, manifestVersion, manifestPrimed, ErrVersion)
+	}
+	c.Raw(m.Fingerprint[:])
+	coding.Text(c, &m.Tenant, 2, math.MaxUint16)
+	coding.Text(c, &m.Publisher, 2, math.MaxUint16)
+	coding.U64(c, &m.Created)
+	coding.U8(c, &m.Spec.Role)
+	coding.U32(c, &m.Spec.Head, &m.Spec.Tail, &m.Spec.Tokens, &m.Begin, &m.End)
+	coding.U8(c, &m.Parent.Kind)
+	c.Raw(m.Parent.Key[:])
+	c.U32s(&m.Tokens, math.MaxInt32)
+	if v >= manifestPacked {
+		coding.Text(c, &m.Packed, 2, math.MaxUint16)
+	}
+	if v == manifestPrimed {
+		c.Raw(m.Spec.Primer[:])
+	}
+	if m.version() != v {
+		c.Fail("version %d without what it adds", v)
+	}
+	ranks := len(m.Digests)
+	coding.U32(c, &ranks)
+	coding.U64(c, &m.RankBytes)
+	if c.Reading() && (ranks < 1 || ranks > profile.MaxTPSize) {
+		c.Fail("%d ranks", ranks)
+		return
+	}
+	c.Rows(&m.Digests, ranks)
+	if c.Flag(&m.Coded); m.Coded {
+		m.coded(c, ranks)
+	}
+}
+
+// coded lists the fields that only coded payloads have.
+func (m *Manifest) coded(c *coding.Cursor, ranks int) {
+	const leastBytes = 1 + 8 + 4 // smallest size of a part
+	if c.Reading() {
+		m.Parts = make([][]Part, ranks)
+	}
+	n := c.Len(len(m.Parts[0]), 4, ranks*leastBytes, math.MaxInt32)
+	for i := range m.Parts {
+		if c.Reading() {
+			m.Parts[i] = make([]Part, n)
+		}
+		for j := range m.Parts[i] {
+			p := &m.Parts[i][j]
+			coding.U8(c, &p.Codec)
+			coding.U64(c, &p.Bytes)
+			c.U32s(&p.Chunks, math.MaxInt32)
+		}
+	}
+	stored := [][]uint64{m.StoredDigests}
+	if c.Rows(&stored, 1); c.Reading() {
+		m.StoredDigests = stored[0]
+	}
+}
+
 // append appends the uncompressed content of a manifest, which the caller has checked.
 func (m *Manifest) append(b []byte) []byte {
-	le := binary.LittleEndian
-	b = le.AppendUint16(b, m.version())
-	b = append(b, m.Fingerprint[:]...)
-	b = appendString(b, m.Tenant)
-	b = appendString(b, m.Publisher)
-	b = le.AppendUint64(b, uint64(m.Created))
-	b = append(b, byte(m.Spec.Role))
-	for _, n := range [...]int{m.Spec.Head, m.Spec.Tail, m.Spec.Tokens, m.Begin, m.End} {
-		b = le.AppendUint32(b, uint32(n))
-	}
-	b = append(b, m.Parent.Kind)
-	b = append(b, m.Parent.Key[:]...)
-	b = appendUint32s(b, m.Tokens)
-	if m.version() >= manifestPacked {
-		b = appendString(b, string(m.Packed))
-	}
-	if m.version() == manifestPrimed {
-		b = append(b, m.Spec.Primer[:]...)
-	}
-	b = le.AppendUint32(b, uint32(len(m.Digests)))
-	b = le.AppendUint64(b, uint64(m.RankBytes))
-	b = le.AppendUint32(b, uint32(len(m.Digests[0])))
-	for _, rank := range m.Digests {
-		for _, d := range rank {
-			b = le.AppendUint64(b, d)
-		}
-	}
-	return m.appendCoded(b)
-}
-
-func (m *Manifest) appendCoded(b []byte) []byte {
-	if !m.Coded {
-		return append(b, 0)
-	}
-	le := binary.LittleEndian
-	b = append(b, 1)
-	b = le.AppendUint32(b, uint32(len(m.Parts[0])))
-	for _, rank := range m.Parts {
-		for i := range rank {
-			b = append(b, rank[i].Codec)
-			b = le.AppendUint64(b, uint64(rank[i].Bytes))
-			b = appendUint32s(b, rank[i].Chunks)
-		}
-	}
-	b = le.AppendUint32(b, uint32(len(m.StoredDigests)))
-	for _, d := range m.StoredDigests {
-		b = le.AppendUint64(b, d)
-	}
-	return b
-}
-
-func appendString(b []byte, s string) []byte {
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(s)))
-	return append(b, s...)
-}
-
-func appendUint32s(b []byte, v []uint32) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(v)))
-	for _, n := range v {
-		b = binary.LittleEndian.AppendUint32(b, n)
-	}
-	return b
+	c := coding.Writer(b)
+	m.fields(&c)
+	return c.Bytes()
 }
 
 // Decode parses a stored manifest. It shares no memory with b.
@@ -116,140 +120,15 @@ func Decode(b []byte) (*Manifest, error) {
 
 // parse parses the content of a manifest.
 func parse(content []byte) (*Manifest, error) {
-	r := &reader{b: content}
-	v := r.u16()
-	if (v < manifestVersion || v > manifestPrimed) && !r.short {
-		return nil, fmt.Errorf("manifest of version %d, want %d to %d: %w", v, manifestVersion, manifestPrimed, ErrVersion)
-	}
-	m := &Manifest{}
-	copy(m.Fingerprint[:], r.take(len(m.Fingerprint)))
-	m.Tenant = r.str()
-	m.Publisher = r.str()
-	m.Created = int64(r.u64())
-	m.Spec.Role = profile.Role(r.u8())
-	for _, n := range [...]*int{&m.Spec.Head, &m.Spec.Tail, &m.Spec.Tokens, &m.Begin, &m.End} {
-		*n = int(r.u32())
-	}
-	m.Parent.Kind = r.u8()
-	copy(m.Parent.Key[:], r.take(len(m.Parent.Key)))
-	m.Tokens = r.u32s()
-	if v >= manifestPacked {
-		m.Packed = profile.Packed(r.str())
-	}
-	if v == manifestPrimed {
-		copy(m.Spec.Primer[:], r.take(len(m.Spec.Primer)))
-	}
-	r.odd = r.odd || m.version() != v
-	ranks := int(r.u32())
-	m.RankBytes = int64(r.u64())
-	m.Digests = r.digestRows(ranks, int(r.u32()))
-	r.coded(m, ranks)
-	switch {
-	case r.short:
-		return nil, fmt.Errorf("manifest of %d bytes ends too early: %w", len(content), tier.ErrCorrupt)
-	case r.odd || len(r.b) > 0:
-		return nil, fmt.Errorf("manifest of %d bytes, %d of them left over: %w", len(content), len(r.b), tier.ErrCorrupt)
+	c, m := coding.Reader(content), &Manifest{}
+	m.fields(&c)
+	if err := c.End(); errors.Is(err, ErrVersion) {
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("manifest of %d bytes: %w: %w", len(content), err, tier.ErrCorrupt)
 	}
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("manifest: %s: %w", err, tier.ErrCorrupt)
 	}
 	return m, nil
-}
-
-// coded parses the fields that only coded payloads have.
-func (r *reader) coded(m *Manifest, ranks int) {
-	switch r.u8() {
-	case 0:
-		return
-	case 1:
-		m.Coded = true
-	default:
-		r.odd = true
-		return
-	}
-	const leastBytes = 1 + 8 + 4 // smallest size of a part
-	n := int(r.u32())
-	if !r.has(ranks, n, leastBytes) {
-		return
-	}
-	m.Parts = make([][]Part, ranks)
-	for i := range m.Parts {
-		m.Parts[i] = make([]Part, n)
-		for j := range m.Parts[i] {
-			m.Parts[i][j] = Part{Codec: r.u8(), Bytes: int64(r.u64()), Chunks: r.u32s()}
-		}
-	}
-	if rows := r.digestRows(1, int(r.u32())); rows != nil {
-		m.StoredDigests = rows[0]
-	}
-}
-
-// reader reads numbers from the front of b. At the end of b it returns zeros and sets the
-// field short.
-type reader struct {
-	b     []byte
-	short bool
-	odd   bool // a value was found that no writer writes
-}
-
-func (r *reader) take(n int) []byte {
-	if n > len(r.b) {
-		r.b, r.short = nil, true
-		return nil
-	}
-	out := r.b[:n]
-	r.b = r.b[n:]
-	return out
-}
-
-func (r *reader) number(n int) uint64 {
-	var v uint64
-	for i, c := range r.take(n) {
-		v |= uint64(c) << (8 * i)
-	}
-	return v
-}
-
-func (r *reader) u8() uint8   { return uint8(r.number(1)) }
-func (r *reader) u16() uint16 { return uint16(r.number(2)) }
-func (r *reader) u32() uint32 { return uint32(r.number(4)) }
-func (r *reader) u64() uint64 { return r.number(8) }
-func (r *reader) str() string { return string(r.take(int(r.u16()))) }
-
-// The method has reports whether the input has rows x n more items; the size of an item is
-// given in bytes. If the input has fewer, the method sets the field short. It is called
-// before a count is used, so that no count causes an allocation larger than the input.
-func (r *reader) has(rows, n, bytes int) bool {
-	if rows < 1 || rows > profile.MaxTPSize || n > len(r.b)/bytes/rows {
-		r.b, r.short = nil, true
-	}
-	return !r.short
-}
-
-func (r *reader) u32s() []uint32 {
-	n := int(r.u32())
-	if n == 0 || !r.has(1, n, 4) {
-		return nil
-	}
-	out := make([]uint32, n)
-	b := r.take(4 * n)
-	for i := range out {
-		out[i] = binary.LittleEndian.Uint32(b[4*i:])
-	}
-	return out
-}
-
-func (r *reader) digestRows(rows, n int) [][]uint64 {
-	if !r.has(rows, n, 8) {
-		return nil
-	}
-	out := make([][]uint64, rows)
-	for i := range out {
-		out[i] = make([]uint64, n)
-		b := r.take(8 * n)
-		for j := range out[i] {
-			out[i][j] = binary.LittleEndian.Uint64(b[8*j:])
-		}
-	}
-	return out
 }
