@@ -27,23 +27,26 @@ func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, er
 	if m == nil || m.silent.Load() || !m.breaker.may(p.cfg.Now()) {
 		return nil, fmt.Errorf("peer: node %d is not asked: %w", node, tier.ErrUnavailable)
 	}
-	err = m.exchange(ctx, &request{path: q.Path, body: q.Body, time: q.Within, consume: func(ctx context.Context, l *link, n int) error {
-		if n > q.Most {
-			return fmt.Errorf("%w: node %d answers with %d bytes, at most %d", errFailed, m.Node, n, q.Most)
-		}
-		if err := l.expect(ctx, q.Within); err != nil {
-			return m.failure(ctx, err)
-		}
-		answer = make([]byte, n)
-		if _, err := io.ReadFull(l.br, answer); err != nil {
-			return m.failure(ctx, err)
-		}
-		return nil
+	err = m.exchange(ctx, &request{path: q.Path, body: q.Body, time: q.Within, consume: func(ctx context.Context, l *link, n int) (err error) {
+		answer, err = m.body(ctx, l, n, q.Most, q.Within)
+		return err
 	}})
-	if err != nil {
-		return nil, err
+	return answer, err
+}
+
+// body reads an answer of n bytes, at most most, within a time.
+func (m *member) body(ctx context.Context, l *link, n, most int, within time.Duration) ([]byte, error) {
+	if n > most {
+		return nil, fmt.Errorf("%w: node %d answers with %d bytes, at most %d", errFailed, m.Node, n, most)
 	}
-	return answer, nil
+	if err := l.expect(ctx, within); err != nil {
+		return nil, m.failure(ctx, err)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(l.br, b); err != nil {
+		return nil, m.failure(ctx, err)
+	}
+	return b, nil
 }
 
 // Reach returns the measured round trip to a member and its rate in bytes per second. 0 =

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -165,15 +164,9 @@ func each(group []*search, f func(*search)) {
 
 // readAnswer reads an answer of n bytes.
 func (m *member) readAnswer(ctx context.Context, l *link, n, names int) ([]row, error) {
-	if n > maxAnswer {
-		return nil, fmt.Errorf("%w: node %d answers with %d bytes, at most %d", errFailed, m.Node, n, maxAnswer)
-	}
-	if err := l.expect(ctx, m.cfg.FindTime); err != nil {
-		return nil, m.failure(ctx, err)
-	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(l.br, b); err != nil {
-		return nil, m.failure(ctx, err)
+	b, err := m.body(ctx, l, n, maxAnswer, m.cfg.FindTime)
+	if err != nil {
+		return nil, err
 	}
 	rows, err := decodeAnswer(b, names)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -198,12 +197,9 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 	err = m.exchange(ctx, &request{
 		path: HoldersPath, body: appendTags(nil, tags), time: p.cfg.FindTime, // the context's deadline is shorter
 		consume: func(ctx context.Context, l *link, n int) error {
-			if n > maxTelled {
-				return fmt.Errorf("%w: node %d tells holders in %d bytes, at most %d", errFailed, m.Node, n, maxTelled)
-			}
-			b := make([]byte, n)
-			if _, err := io.ReadFull(l.br, b); err != nil {
-				return m.failure(ctx, err)
+			b, err := m.body(ctx, l, n, maxTelled, p.cfg.FindTime)
+			if err != nil {
+				return err
 			}
 			if answer, err = decodeHolders(b, len(tags)); err != nil {
 				return fmt.Errorf("%w: node %d: %w", errFailed, m.Node, err)
