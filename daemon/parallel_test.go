@@ -364,9 +364,11 @@ func TestNoRoomAtHome(t *testing.T) {
 	if p.ID == 0 {
 		t.Fatalf("with room: %+v", p)
 	}
-	// In a full pool, what is put may be evicted before it is read.
+	// In a full pool, what is put may be evicted before it is read. Rows that have arrived may have evicted some already.
 	for _, d := range held[:len(leases)] {
-		must(t, s[0].view.Remove(api.Digest(d.key)))
+		if err := s[0].view.Remove(api.Digest(d.key)); !errors.Is(err, api.ErrNotFound) {
+			must(t, err)
+		}
 	}
 	s[0].combine(t, docs, p)
 }
