@@ -1,7 +1,6 @@
 package parallel
 
 import (
-	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -139,12 +138,15 @@ func (d *draft) ask(ctx context.Context) {
 	answers := make(chan answer, len(d.nodes))
 	for i := range d.nodes {
 		n := d.nodes[i].node
-		d.work.start(func() {
+		started := d.work.start(func() {
 			ctx, cancel := context.WithTimeout(d.work.ctx, connectTime)
 			defer cancel()
 			o, err := n.offer(ctx, &q)
 			answers <- answer{i, o, err}
-		}, func() { answers <- answer{i, offer{}, context.Canceled} })
+		})
+		if !started {
+			answers <- answer{i, offer{}, context.Canceled}
+		}
 	}
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -284,7 +286,7 @@ func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 			p.rows[i].state, p.rows[i].last = coming, share{node: n}
 			a.Workers[i] = uint32(len(d.spread.candidates) + n)
 			expect(i, total)
-			p.rows[i].late = earlier(laterOf(p.rows[i].late, now.Add(lateAfter(p.rows[i].alone))), p.until)
+			p.extend(&p.rows[i], now)
 		}
 	}
 	order := d.assign(p, chosen, &a, expect)
@@ -305,13 +307,6 @@ func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func laterOf(a, b time.Time) time.Time {
-	if a.Before(b) {
 		return b
 	}
 	return a
@@ -419,7 +414,7 @@ func (d *draft) combine() string {
 	best, name := tokens(d.held), ""
 	for i := range d.nodes {
 		a := &d.nodes[i]
-		idle := slices.ContainsFunc(a.offer.engines, func(e engineOffer) bool { return cmp.Compare(e.queued, millis(d.q.Queued)) <= 0 })
+		idle := slices.ContainsFunc(a.offer.engines, func(e engineOffer) bool { return e.queued <= millis(d.q.Queued) })
 		if n := tokens(a.offer.held); !a.local && idle && n > best {
 			best, name = n, a.name
 		}

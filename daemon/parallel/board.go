@@ -18,7 +18,7 @@ type board struct {
 	// job.
 	awaited atomic.Int64
 	// changed is called, without the lock, when a scope gets its first worker or loses its last.
-	changed func(s Scope, has bool)
+	changed func(Scope)
 
 	mu      sync.Mutex
 	last    uint64 // latest id; workers and jobs share one sequence
@@ -29,7 +29,7 @@ type board struct {
 	scopes  map[Scope]int   // number of workers per scope
 }
 
-func newBoard(c *Counts, changed func(Scope, bool)) *board {
+func newBoard(c *Counts, changed func(Scope)) *board {
 	return &board{
 		counts: c, changed: changed, workers: map[uint64]*worker{}, origins: map[originKey]*origin{}, jobs: map[uint64]*job{}, scopes: map[Scope]int{},
 	}
@@ -84,7 +84,7 @@ func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 	b.mu.Unlock()
 	call(let)
 	if added {
-		b.changed(q.Scope, true)
+		b.changed(q.Scope)
 	}
 	return w, nil
 }
@@ -121,50 +121,30 @@ func (b *board) next(w *worker, now time.Time, tokens int) (list []Job, gone []u
 	return list, gone, has
 }
 
-// leave removes a worker.
-func (b *board) leave(w *worker) {
+// leave removes some workers.
+func (b *board) leave(which func(*worker) bool) {
 	b.mu.Lock()
-	let, last := b.leaveLocked(w)
+	var let []func()
+	var without []Scope // scopes that have no worker now
+	for _, w := range b.workers {
+		if !which(w) {
+			continue
+		}
+		delete(b.workers, w.id)
+		if b.scopes[w.scope]--; b.scopes[w.scope] == 0 {
+			delete(b.scopes, w.scope)
+			without = append(without, w.scope)
+		}
+		for _, j := range slices.Clone(w.jobs) {
+			b.counts.Lost.Add(1)
+			b.endLocked(j, ended, lost, &let)
+		}
+		signal(w.wake)
+	}
 	b.mu.Unlock()
 	call(let)
-	if last {
-		b.changed(w.scope, false)
-	}
-}
-
-func (b *board) leaveLocked(w *worker) (let []func(), last bool) {
-	if b.workers[w.id] != w {
-		return nil, false
-	}
-	delete(b.workers, w.id)
-	if b.scopes[w.scope]--; b.scopes[w.scope] == 0 {
-		delete(b.scopes, w.scope)
-		last = true
-	}
-	for _, j := range slices.Clone(w.jobs) {
-		b.counts.Lost.Add(1)
-		b.endLocked(j, ended, lost, &let)
-	}
-	signal(w.wake)
-	return let, last
-}
-
-// leaveConn removes the workers of a connection.
-func (b *board) leaveConn(conn uint64) {
-	b.leaveAll(func(w *worker) bool { return w.conn == conn })
-}
-
-func (b *board) leaveAll(which func(*worker) bool) {
-	b.mu.Lock()
-	var leaving []*worker
-	for _, w := range b.workers {
-		if which(w) {
-			leaving = append(leaving, w)
-		}
-	}
-	b.mu.Unlock()
-	for _, w := range leaving {
-		b.leave(w)
+	for _, s := range without {
+		b.changed(s)
 	}
 }
 
@@ -397,7 +377,7 @@ func (b *board) sweep(now time.Time) (more bool) {
 	more = len(b.workers)+len(b.origins) > 0
 	b.mu.Unlock()
 	call(let)
-	b.leaveAll(func(w *worker) bool { return w.asking == 0 && !w.busy() && now.Sub(w.asked) >= workerIdle })
+	b.leave(func(w *worker) bool { return w.asking == 0 && !w.busy() && now.Sub(w.asked) >= workerIdle })
 	return more
 }
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/coding"
+	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/peer"
 	"github.com/spliced-kv/spliced/tiering/tier"

@@ -62,26 +62,31 @@ func (p *plan) news() (list []RowProgress, left int) {
 // begin sends the jobs, and fetches the rows that other nodes have. Each node gets its jobs in the
 // order of its engines' lists.
 func (p *plan) begin(order []sending) {
-	var held []int // collected first: once jobs are sent, other rows may become coming
-	p.mu.Lock()
-	for i := range p.rows {
-		if p.rows[i].state == coming {
-			held = append(held, i)
-		}
-	}
-	p.mu.Unlock()
+	held := p.where(func(r *row) bool { return r.state == coming }) // first: once jobs are sent, other rows may become coming
 	byNode := make([][]sending, len(p.nodes))
 	for _, s := range order {
 		byNode[s.node] = append(byNode[s.node], s)
 	}
 	for n, list := range byNode {
 		if len(list) > 0 {
-			p.work.start(func() { p.send(n, list) }, func() {})
+			p.work.start(func() { p.send(n, list) })
 		}
 	}
 	for _, i := range held {
-		p.work.start(func() { p.fetch(i) }, func() {})
+		p.fetch(i)
 	}
+}
+
+// where lists the rows for which a function returns true.
+func (p *plan) where(is func(*row) bool) (list []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.rows {
+		if is(&p.rows[i]) {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // sending is a piece to be sent to a node.
@@ -160,7 +165,7 @@ func (p *plan) follow(n int) {
 	p.followed[n] = true
 	p.mu.Unlock()
 	if !begun {
-		p.work.start(func() { p.ask(n) }, func() {})
+		p.work.start(func() { p.ask(n) })
 	}
 }
 
@@ -235,7 +240,6 @@ func (p *plan) hear(n int, x result) {
 		by = r.first
 	}
 	stale := r.state != open || by.node != n || first && r.cut == 0
-	next := sending{share: r.last, row: i, begin: r.cut, end: r.Spec.Tokens, holder: p.names[n]}
 	p.mu.Unlock()
 	switch {
 	case stale:
@@ -245,23 +249,30 @@ func (p *plan) hear(n int, x result) {
 		p.happened(i, failed)
 	case !first:
 		p.tell(r.Key, n)
-		if p.happened(i, wasDone) {
-			p.work.start(func() { p.fetch(i) }, func() {})
-		}
-	case next.node < 0:
-		p.tell(p.rows[i].left, n)
-		p.work.start(func() { p.fetch(i) }, func() {})
+		p.completed(i)
+	case r.last.node < 0:
+		p.tell(r.left, n)
+		p.fetch(i)
 	default:
-		p.sendRight(&next)
+		p.sendRight(i, p.names[n])
 	}
 }
 
-// sendRight sends the right piece of a row, once the first piece is published.
-func (p *plan) sendRight(s *sending) {
-	if s.holder == p.names[s.node] {
-		s.holder = ""
+// completed continues a row whose segment is published.
+func (p *plan) completed(i int) {
+	if p.happened(i, wasDone) {
+		p.fetch(i)
 	}
-	p.work.start(func() { p.send(s.node, []sending{*s}) }, func() {})
+}
+
+// sendRight sends the right piece of a row, once the first piece is published on the node holder.
+func (p *plan) sendRight(i int, holder string) {
+	r := &p.rows[i]
+	s := sending{share: r.last, row: i, begin: r.cut, end: r.Spec.Tokens}
+	if holder != p.names[s.node] {
+		s.holder = holder
+	}
+	p.work.start(func() { p.send(s.node, []sending{s}) })
 }
 
 // tell records that a node has a segment, before that node's index shows it here.
@@ -272,21 +283,23 @@ func (p *plan) tell(key profile.SegmentKey, n int) {
 	}
 }
 
-// fetch fetches and leases a row. If this plan's engine computes the right piece, it fetches only
-// the first piece.
+// fetch starts to fetch and lease a row. If this plan's engine computes the right piece, it fetches
+// only the first piece.
 func (p *plan) fetch(i int) {
 	r := &p.rows[i]
 	what, event := r.Key, isHere
 	if r.cut > 0 && r.last.node < 0 {
-		what, event = p.rows[i].left, pieceCame
+		what, event = r.left, pieceCame
 	}
-	let, ok := p.work.lease(p.ctx, p.scope, what, p.until)
-	if !ok {
-		p.happened(i, failed)
-		return
-	}
-	p.keep(let)
-	p.happened(i, event)
+	p.work.start(func() {
+		let, ok := p.work.lease(p.ctx, p.scope, what, p.until)
+		if !ok {
+			p.happened(i, failed)
+			return
+		}
+		p.keep(let)
+		p.happened(i, event)
+	})
 }
 
 // keep stores the function that releases a lease, and calls it when the plan is over.
@@ -310,7 +323,7 @@ func (p *plan) happened(i int, e rowEvent) (changed bool) {
 	was := r.state
 	changed, settled := r.move(e)
 	if changed && r.state == coming {
-		r.late = earlier(laterOf(r.late, p.work.cfg.Now().Add(lateAfter(r.alone))), p.until)
+		p.extend(r, p.work.cfg.Now())
 	}
 	var withdraw []share
 	var room int64
@@ -335,6 +348,13 @@ func (p *plan) happened(i int, e rowEvent) (changed bool) {
 		}
 	}
 	return changed
+}
+
+// extend gives a row that is being fetched the time that computing it here would take, from now on.
+func (p *plan) extend(r *row, now time.Time) {
+	if end := now.Add(lateAfter(r.alone)); end.After(r.late) {
+		r.late = earlier(end, p.until)
+	}
 }
 
 func (p *plan) countLocked(r *row) {
@@ -365,51 +385,29 @@ func (p *plan) drop(n int, number uint32) {
 		defer cancel()
 		// If the request fails, the job is withdrawn when the plan ends.
 		_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, seen: 4 * MaxRows, dropped: []uint32{number}})
-	}, func() {})
+	})
 }
 
 // published is called when an engine of this node has published a segment. It continues the rows
 // that wait for that segment.
 func (p *plan) published(key profile.SegmentKey) {
-	p.mu.Lock()
-	var whole, first []int
-	for i := range p.rows {
-		r := &p.rows[i]
-		switch {
-		case r.state != open:
-		case r.Key == key:
-			whole = append(whole, i)
-		case r.cut > 0 && r.first.node < 0:
-			first = append(first, i)
-		}
+	self := ""
+	if c := p.work.cfg.Cluster; c != nil {
+		self = c.Self
 	}
-	p.mu.Unlock()
-	for _, i := range whole {
-		if p.happened(i, wasDone) {
-			p.work.start(func() { p.fetch(i) }, func() {})
-		}
+	for _, i := range p.where(func(r *row) bool { return r.state == open && r.Key == key }) {
+		p.completed(i)
 	}
-	for _, i := range first {
-		if p.rows[i].left == key {
-			r := &p.rows[i]
-			self := ""
-			if c := p.work.cfg.Cluster; c != nil {
-				self = c.Self
-			}
-			p.sendRight(&sending{share: r.last, row: i, begin: r.cut, end: r.Spec.Tokens, holder: self})
-		}
+	isLeft := func(r *row) bool { return r.state == open && r.cut > 0 && r.first.node < 0 && r.left == key }
+	for _, i := range p.where(isLeft) {
+		p.sendRight(i, self)
 	}
 }
 
 // sweep ends rows that are late, and the plan when its time is over.
 func (p *plan) sweep(now time.Time) {
+	late := p.where(func(r *row) bool { return !r.state.settled() && !now.Before(r.late) })
 	p.mu.Lock()
-	var late []int
-	for i := range p.rows {
-		if r := &p.rows[i]; !r.state.settled() && !now.Before(r.late) {
-			late = append(late, i)
-		}
-	}
 	over := !now.Before(p.until.Add(lingerTime)) || !p.settled.IsZero() && now.Sub(p.settled) >= lingerTime
 	p.mu.Unlock()
 	for _, i := range late {

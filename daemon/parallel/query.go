@@ -98,7 +98,7 @@ type Job struct {
 // there are too many engines.
 func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, gone []uint64, has int, err error) {
 	if q.End {
-		w.board.leaveAll(func(x *worker) bool { return x.conn == q.Conn && x.scope == q.Scope })
+		w.board.leave(func(x *worker) bool { return x.conn == q.Conn && x.scope == q.Scope })
 		return nil, nil, 0, nil
 	}
 	x, err := w.board.register(q, w.cfg.Now())
@@ -107,22 +107,30 @@ func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, 
 	}
 	signal(w.wake)
 	defer func() { w.board.asked(x, w.cfg.Now()) }()
-	timer := time.NewTimer(min(q.Wait, MaxWait))
+	err = await(ctx, min(q.Wait, MaxWait), x.wake, w.ctx, tier.ErrUnavailable, func() bool {
+		list, gone, has = w.board.next(x, w.cfg.Now(), tokens)
+		return len(list)+len(gone) > 0
+	})
+	return list, gone, has, err
+}
+
+// await calls the function ready, again after each signal of wake, until it returns true or the duration wait is
+// over. It returns the context's error if that ends earlier, and errEnded if the context of its subject ends.
+func await(ctx context.Context, wait time.Duration, wake <-chan struct{}, of context.Context, errEnded error, ready func() bool) error {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	for {
-		if list, gone, has = w.board.next(x, w.cfg.Now(), tokens); len(list)+len(gone) > 0 {
-			return list, gone, has, nil
-		}
+	for !ready() {
 		select {
-		case <-x.wake:
+		case <-wake:
 		case <-timer.C:
-			return nil, nil, has, nil
+			return nil
 		case <-ctx.Done():
-			return nil, nil, has, ctx.Err()
-		case <-w.ctx.Done():
-			return nil, nil, has, tier.ErrUnavailable
+			return ctx.Err()
+		case <-of.Done():
+			return errEnded
 		}
 	}
+	return nil
 }
 
 // Watch waits for progress of a plan's rows, at most for the duration wait. The result left is the
@@ -144,20 +152,9 @@ func (w *Work) Watch(ctx context.Context, conn, id uint64, wait time.Duration, e
 		return nil, 0, busy("plan %x is watched already", id)
 	}
 	defer p.watching.Store(false)
-	timer := time.NewTimer(min(wait, MaxWait))
-	defer timer.Stop()
-	for {
-		if list, left = p.news(); len(list) > 0 || left == 0 {
-			return list, left, nil
-		}
-		select {
-		case <-p.wake:
-		case <-timer.C:
-			return nil, left, nil
-		case <-ctx.Done():
-			return nil, left, ctx.Err()
-		case <-p.ctx.Done():
-			return nil, 0, gone(id)
-		}
-	}
+	err = await(ctx, min(wait, MaxWait), p.wake, p.ctx, gone(id), func() bool {
+		list, left = p.news()
+		return len(list) > 0 || left == 0
+	})
+	return list, left, err
 }

@@ -188,30 +188,25 @@ func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 		}
 	}
 	until := a.until
-	w.start(func() {
+	started := w.start(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, until.Sub(w.cfg.Now()))
 		defer cancel()
 		let, _ := w.lease(ctx, s, a.left, until)
 		w.board.fetched(j, let)
-	}, func() { w.board.fetched(j, nil) })
+	})
+	if !started {
+		w.board.fetched(j, nil)
+	}
 }
 
-// start runs f in a new goroutine. If w is closed, it calls the function otherwise instead.
-func (w *Work) start(f, otherwise func()) {
+// start runs f in a new goroutine; false = w is closed.
+func (w *Work) start(f func()) bool {
 	w.mu.Lock()
-	closed := w.closed
-	if !closed {
-		w.running.Add(1)
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.running.Go(f)
 	}
-	w.mu.Unlock()
-	if closed {
-		otherwise()
-		return
-	}
-	go func() {
-		defer w.running.Done()
-		f()
-	}()
+	return !w.closed
 }
 
 // answerResults waits for new results of a plan that has jobs on this node.
@@ -221,24 +216,17 @@ func (w *Work) answerResults(ctx context.Context, from string, q *resultsRequest
 		return nil, fmt.Errorf("parallel: plan %x has no jobs here: %w", q.plan, tier.ErrGone)
 	}
 	defer func() { w.board.polled(o, w.cfg.Now()) }()
-	timer := time.NewTimer(min(time.Duration(q.waitMs)*time.Millisecond, pollTime))
-	defer timer.Stop()
-	for {
-		list, over := w.board.heard(o, q.seen)
-		switch {
-		case len(list) > 0 || q.end:
-			return list, nil
-		case over:
-			return nil, fmt.Errorf("parallel: plan %x has ended here: %w", q.plan, tier.ErrGone)
-		case q.waitMs == 0:
-			return nil, nil
-		}
-		select {
-		case <-o.wake:
-		case <-timer.C:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, fmt.Errorf("parallel: %w: %w", tier.ErrUnavailable, ctx.Err())
-		}
+	var list []result
+	over := false
+	err := await(ctx, min(time.Duration(q.waitMs)*time.Millisecond, pollTime), o.wake, w.ctx, context.Canceled, func() bool {
+		list, over = w.board.heard(o, q.seen)
+		return len(list) > 0 || q.end || over || q.waitMs == 0
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("parallel: %w: %w", tier.ErrUnavailable, err)
+	case over && !q.end && len(list) == 0:
+		return nil, fmt.Errorf("parallel: plan %x has ended here: %w", q.plan, tier.ErrGone)
 	}
+	return list, nil
 }

@@ -89,10 +89,8 @@ func New(cfg Config) *Work {
 // tenant.
 func (w *Work) Allows(id tier.TenantID) bool { return w.tenants[id].Parallel }
 
-// mark announces whether this node has engines of a scope. It reads the board's current state and
-// ignores its second parameter, which may be out of date, since mark is called without the board's
-// lock.
-func (w *Work) mark(s Scope, _ bool) {
+// mark announces whether this node has engines of a scope.
+func (w *Work) mark(s Scope) {
 	signal(w.wake)
 	if w.cfg.Cluster == nil || !w.tenants[s.Tenant].Parallel {
 		return
@@ -149,7 +147,7 @@ func (w *Work) list() (list []*plan) {
 
 // Leave ends the plans and workers of a connection.
 func (w *Work) Leave(conn uint64) {
-	w.board.leaveConn(conn)
+	w.board.leave(func(x *worker) bool { return x.conn == conn })
 	for _, p := range w.list() {
 		if p.conn == conn {
 			p.finish()
@@ -166,7 +164,7 @@ func (w *Work) Stop() {
 	for _, p := range w.list() {
 		p.finish()
 	}
-	w.board.leaveAll(func(*worker) bool { return true })
+	w.board.leave(func(*worker) bool { return true })
 }
 
 // Close calls Stop and waits for running goroutines. That takes at most as long as a request that
