@@ -3,11 +3,8 @@ package disk
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -21,172 +18,13 @@ func crashed(mem *vfs.MemFS, percent int, rng *rand.Rand) *vfs.MemFS {
 	return mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
 }
 
-// A machine loses power at random moments under several writers: everything that
-// was answered as synced, and has not left since, is there with its bytes, and
-// nothing is ever there with wrong ones. Whatever the moment, the directory opens.
-func TestCrash(t *testing.T) {
-	tiertest.Leaks(t)
-	seed := uint64(time.Now().UnixNano())
-	loops := 4
-	if testing.Short() {
-		loops = 2
-	}
-	for _, percent := range []int{0, 50, 100} {
-		t.Run(fmt.Sprintf("unsynced=%d", percent), func(t *testing.T) {
-			s := newShelf(t)
-			for i := range short(loops, 60) {
-				s.crashLoop(t, seed+uint64(i), percent)
-				if t.Failed() {
-					t.Fatalf("seed %d", seed+uint64(i))
-				}
-			}
-		})
-	}
-}
-
-func (s *shelf) crashLoop(t *testing.T, seed uint64, percent int) {
-	rng := rand.New(rand.NewPCG(seed, uint64(percent)))
-	mem := vfs.NewCrashableMem()
-	cfg := onMem(s.config(), mem)
-	cfg.PublicBytes, cfg.PrivateBytes, cfg.SlabBytes = 1<<20, 256<<10, 320<<10
-	cfg.SyncEvery = time.Millisecond // a bit of everything
-	s.mkdirs(mem, cfg)
-	lower := s.openOK(cfg)
-	var ledger struct {
-		sync.Mutex
-		synced map[uint64]thing
-	}
-	ledger.synced = map[uint64]thing{}
-	stop := make(chan struct{})
-	var writers sync.WaitGroup
-	for k := range 3 {
-		own := rand.New(rand.NewPCG(seed, uint64(k)+100))
-		writers.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				list := segments(k*1000+i%1000, 1)
-				if own.IntN(4) == 0 {
-					list = chain(50_000+k*1000+10*own.IntN(20), 1+own.IntN(4), tenantB)
-				}
-				for _, w := range list {
-					level := tier.LevelLogged + tier.Level(own.IntN(2))
-					err := s.write(lower.Tier, w, level)
-					if err == nil && level == tier.LevelSynced {
-						ledger.Lock()
-						ledger.synced[w.seed] = w
-						ledger.Unlock()
-					}
-				}
-				if n := list[0].name(); own.IntN(30) == 0 {
-					lower.Remove(&n)
-				}
-			}
-		})
-	}
-	for range 3 {
-		target := lower.Counters().Written + 1 + uint64(rng.IntN(40))
-		await(t, "writes", func() bool { return lower.Counters().Written >= target })
-		ledger.Lock()
-		promised := map[uint64]tier.Entry{}
-		things := map[uint64]thing{}
-		for k, w := range ledger.synced {
-			n := w.name()
-			if e, ok := lower.Lookup(&n); ok && e.Level == tier.LevelSynced {
-				promised[k], things[k] = e, w
-			}
-		}
-		ledger.Unlock()
-		clone := crashed(mem, percent, rng)
-		for k, e := range promised {
-			// Left while the clone was made: not promised any more.
-			if now, ok := lower.Lookup(&e.Name); !ok || now.Generation != e.Generation {
-				delete(promised, k)
-			}
-		}
-		s.afterCrash(onMem(cfg, clone), promised, things)
-	}
-	close(stop)
-	writers.Wait()
-	s.check(lower.Tier)
-	must(t, lower.close())
-}
-
 // mkdirs makes a tier's directory last, as mkdir and a sync of its parent do on a
 // disk: the root of a MemFS cannot be synced otherwise.
 func (s *shelf) mkdirs(mem *vfs.MemFS, cfg Config) {
-	if err := mem.MkdirAll(cfg.Dir, 0o700); err != nil {
-		s.Fatal(err)
-	}
+	must(s, mem.MkdirAll(cfg.Dir, 0o700))
 	root, err := mem.OpenDir("")
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := errors.Join(root.Sync(), root.Close()); err != nil {
-		s.Fatal(err)
-	}
-}
-
-func (s *shelf) afterCrash(cfg Config, promised map[uint64]tier.Entry, things map[uint64]thing) {
-	s.Helper()
-	lower := s.open(cfg)
-	if h := lower.Health(); h.State != StateOK {
-		s.Fatalf("after a crash: %+v", h)
-	}
-	for k := range promised {
-		if err := s.read(lower.Tier, things[k]); err != nil {
-			s.Errorf("of what was synced, %d of kind %d: %v", k, things[k].kind, err)
-		}
-	}
-	found := lower.List(Filter{}, nil, 1<<20)
-	byKey := map[tier.Name]thing{}
-	for k := range 3 {
-		for i := range 1000 {
-			w := segments(k*1000+i, 1)[0]
-			byKey[w.name()] = w
-		}
-		for i := range 20 {
-			for _, w := range chain(50_000+k*1000+10*i, 4, tenantB) {
-				byKey[w.name()] = w
-			}
-		}
-	}
-	for _, e := range found {
-		w, known := byKey[e.Name]
-		if !known {
-			s.Errorf("%x is there and was never written", e.Key[:4])
-			continue
-		}
-		if err := s.read(lower.Tier, w); errors.Is(err, errWrong) || !mayFail(err) {
-			s.Errorf("%x: %v", e.Key[:4], err)
-		}
-	}
-	s.mustWrite(lower.Tier, segments(90_000, 1)[0], tier.LevelSynced)
-	s.check(lower.Tier)
-	if err := lower.close(); err != nil {
-		s.Error(err)
-	}
-}
-
-// A process that dies loses nothing that was logged: the kernel has it.
-func TestKilledProcessKeepsLogged(t *testing.T) {
-	s := newShelf(t)
-	mem := vfs.NewCrashableMem()
-	cfg := onMem(s.config(), mem)
-	s.mkdirs(mem, cfg)
-	lower := s.openOK(cfg)
-	things := append(segments(1, 30), chain(100, 5, tenantB)...)
-	for _, w := range things {
-		s.mustWrite(lower.Tier, w, tier.LevelLogged)
-	}
-	killed := s.openOK(onMem(cfg, crashed(mem, 100, rand.New(rand.NewPCG(1, 2)))))
-	for _, w := range things {
-		s.mustRead(killed.Tier, w)
-	}
-	s.check(killed.Tier)
+	must(s, err)
+	must(s, errors.Join(root.Sync(), root.Close()))
 }
 
 // What may have lost its bytes with the power is not called safe before it was

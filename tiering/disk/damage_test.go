@@ -35,27 +35,19 @@ func (s *shelf) flipInLog(mem *vfs.MemFS, cfg Config) {
 	s.Helper()
 	dir := mem.PathJoin(cfg.Dir, indexDir)
 	list, err := mem.List(dir)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	slices.Sort(list)
 	list = slices.DeleteFunc(list, func(name string) bool { return !strings.HasSuffix(name, ".log") })
 	path := mem.PathJoin(dir, list[len(list)-1])
 	f, err := mem.Open(path)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	b, err := io.ReadAll(f)
-	if err := errors.Join(err, f.Close()); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errors.Join(err, f.Close()))
 	b[2*len(b)/5] ^= 1
 	if f, err = mem.Create(path, vfs.WriteCategoryUnspecified); err == nil {
 		_, err = f.Write(b)
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errors.Join(err, f.Close()))
 }
 
 // A byte that is flipped in the middle of the log takes nothing away in silence: the

@@ -249,9 +249,7 @@ func (x *injured) hurt(list []specimen) {
 		for off := range places {
 			for _, r := range e.Runs {
 				if off < r.Len {
-					if err := x.faults.Flip(fmt.Sprintf("%06d.slab", r.Slab), r.Off+off, 1<<x.rng.IntN(8)); err != nil {
-						x.Fatal(err)
-					}
+					must(x, x.faults.Flip(fmt.Sprintf("%06d.slab", r.Slab), r.Off+off, 1<<x.rng.IntN(8)))
 					break
 				}
 				off -= r.Len

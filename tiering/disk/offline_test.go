@@ -26,9 +26,7 @@ func (s *shelf) filled(cfg Config, things []thing) {
 	for _, w := range things {
 		s.mustWrite(lower.Tier, w, tier.LevelLogged)
 	}
-	if err := lower.close(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, lower.close())
 }
 
 func place(cfg Config) offline.Place {
@@ -38,9 +36,7 @@ func place(cfg Config) offline.Place {
 func (s *shelf) mustCheck(cfg Config, deep bool) *offline.Report {
 	s.Helper()
 	r, err := offline.CheckPlace(context.Background(), place(cfg), offline.CheckOptions{Deep: deep})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return r
 }
 
@@ -227,31 +223,21 @@ func TestRepairRebuilds(t *testing.T) {
 func (s *shelf) lose(mem *vfs.MemFS, dir, how string) {
 	s.Helper()
 	if how == "gone" || how == "empty" {
-		if err := mem.RemoveAll(dir); err != nil {
-			s.Fatal(err)
-		}
+		must(s, mem.RemoveAll(dir))
 	}
 	if how == "empty" {
-		if err := mem.MkdirAll(dir, 0o700); err != nil {
-			s.Fatal(err)
-		}
+		must(s, mem.MkdirAll(dir, 0o700))
 	}
 	if how != "damaged" {
 		return
 	}
 	list, err := mem.List(dir)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	i := slices.IndexFunc(list, func(n string) bool { return strings.HasPrefix(n, "MANIFEST") })
 	f, err := mem.Create(mem.PathJoin(dir, list[i]), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	if _, err := f.Write([]byte("this is no manifest of Pebble")); err != nil {
 		s.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, f.Close())
 }

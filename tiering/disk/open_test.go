@@ -29,9 +29,7 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 	v := lower.mount
 	for len(v.Slabs())*int(cfg.SlabBytes/cfg.GranuleBytes-1) < 2*n {
 		made, err := v.Grow()
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		v.Space.AddSlab(made.Number, made.Bytes)
 	}
 	fp := w.profile.Fingerprint()
@@ -49,25 +47,17 @@ func (s *shelf) rowsOnly(cfg Config, n int, change func(i int, r *catalog.Row)) 
 			change(i, row)
 		}
 		if changes = append(changes, catalog.Change{Row: row}); len(changes) == 1000 || i == n-1 {
-			if err := v.Catalog.Commit(changes, false); err != nil {
-				s.Fatal(err)
-			}
+			must(s, v.Catalog.Commit(changes, false))
 			changes = changes[:0]
 		}
 	}
-	if err := lower.close(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, lower.close())
 	// As if all had been synced: else the rows are suspect, read, and found to have
 	// nothing behind them.
 	again, err := volume.Open(lower.cfg.volume())
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	data, rows := again.Sync(nil, uint64(1000+n))
-	if err := errors.Join(data, rows, again.Close()); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errors.Join(data, rows, again.Close()))
 }
 
 // Rows that cannot be true are dropped, and only they: of two that own the same

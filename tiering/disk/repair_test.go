@@ -33,37 +33,25 @@ import (
 func (s *shelf) editRows(cfg Config, edit func([]catalog.Row) []catalog.Change) {
 	s.Helper()
 	v := s.existing(cfg)
-	if err := v.OpenCatalog(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, v.OpenCatalog())
 	rows, err := v.ReadRows()
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := v.Catalog.Commit(edit(rows), true); err != nil {
-		s.Fatal(err)
-	}
-	if err := v.Close(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
+	must(s, v.Catalog.Commit(edit(rows), true))
+	must(s, v.Close())
 }
 
 // existing opens all of a directory but its catalogue.
 func (s *shelf) existing(cfg Config) *volume.Volume {
 	s.Helper()
 	v, err := volume.OpenExisting(cfg.volume())
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return v
 }
 
 func (s *shelf) mustRepair(cfg Config) *offline.Report {
 	s.Helper()
 	r, err := offline.RepairPlace(context.Background(), place(cfg), offline.CheckOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return r
 }
 
@@ -386,16 +374,12 @@ func TestOfflineTellsTroubleFromDamage(t *testing.T) {
 func (s *shelf) editIndex(mem vfs.FS, cfg Config, key, value []byte) {
 	s.Helper()
 	db, err := pebble.Open(mem.PathJoin(cfg.Dir, indexDir), &pebble.Options{FS: mem, FormatMajorVersion: pebble.FormatVirtualSSTables})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	if old, closer, err := db.Get(key); err == nil {
 		value = append(value, old[len(value):]...)
 		_ = closer.Close()
 	}
-	if err := errors.Join(db.Set(key, value, pebble.Sync), db.Close()); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errors.Join(db.Set(key, value, pebble.Sync), db.Close()))
 }
 
 // A byte that is wrong anywhere in the tables of a catalogue costs nothing: repair
@@ -536,21 +520,13 @@ func (s *shelf) forge(cfg Config, at slab.Run, change func(*extent.Header, *exte
 	s.Helper()
 	v := s.existing(cfg)
 	f, err := payload.ReadExtent(v, []slab.Run{at})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	change(&f.Header, f.Manifest)
 	stored, err := f.Manifest.Encode(nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	b, err := f.Append(nil, stored)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	block := slab.AlignedBuffer(len(b))
 	copy(block, b)
-	if err := errors.Join(v.Write([]slab.Run{{Slab: at.Slab, Off: at.Off, Len: int64(len(b))}}, [][]byte{block}), v.Close()); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errors.Join(v.Write([]slab.Run{{Slab: at.Slab, Off: at.Off, Len: int64(len(b))}}, [][]byte{block}), v.Close()))
 }

@@ -33,38 +33,26 @@ func (s *shelf) rewrite(cfg Config, w thing, change func(h *extent.Header, m *ex
 			s.Error(err)
 		}
 	}()
-	if err := v.OpenCatalog(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, v.OpenCatalog())
 	row, ok, err := v.Catalog.Entry(extent.Name{Kind: uint8(w.kind), Key: w.key()})
 	if err != nil || !ok {
 		s.Fatalf("no row: %v", err)
 	}
 	x, err := payload.ReadExtent(v, row.Runs)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	body := slab.AlignedBuffer(int(x.PayloadBytes))
-	if err := v.Read(x.Runs, int64(x.HeaderBytes), [][]byte{body}); err != nil {
-		s.Fatal(err)
-	}
+	must(s, v.Read(x.Runs, int64(x.HeaderBytes), [][]byte{body}))
 	change(&x.Header, x.Manifest, body)
 	stored, err := x.Manifest.Encode(nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	header, err := x.Append(slab.AlignedBuffer(extent.HeaderBytes(len(stored)))[:0], stored)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	if x.HeaderBytes != row.HeaderBytes {
 		s.Fatalf("a header of %d bytes, not %d: the test does not move payloads", x.HeaderBytes, row.HeaderBytes)
 	}
 	row.ManifestSum, row.Generation = x.ManifestSum, x.Generation
 	err = errors.Join(v.Write(x.Runs, [][]byte{header, body}), v.Catalog.Commit([]catalog.Change{{Row: &row, Manifest: stored}}, true))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 }
 
 // right makes the digests of a manifest those of a payload of one rank.
@@ -150,9 +138,7 @@ func (s *shelf) asVersionOne(cfg Config, mem vfs.FS, things []thing) {
 	}
 	path := mem.PathJoin(cfg.Dir, "FORMAT")
 	f, err := mem.Open(path)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	b := make([]byte, 200)
 	n, _ := f.Read(b)
 	_ = f.Close()
@@ -160,9 +146,7 @@ func (s *shelf) asVersionOne(cfg Config, mem vfs.FS, things []thing) {
 	if err == nil {
 		_, err = f.Write(bytes.Replace(b[:n], []byte("version 2"), []byte("version 1"), 1))
 	}
-	if err := errors.Join(err, f.Close(), mem.Remove(mem.PathJoin(cfg.Dir, "KEY"))); err != nil {
-		s.Fatal(err)
-	}
+	must(s, errors.Join(err, f.Close(), mem.Remove(mem.PathJoin(cfg.Dir, "KEY"))))
 }
 
 // A directory of version 1 opens with all that is in it, and is of version 2 from then

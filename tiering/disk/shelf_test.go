@@ -86,9 +86,7 @@ func (s *shelf) alloc(n int64) gpuipc.Ref {
 	for n > 0 {
 		k := min(n, 256<<10)
 		x, err := s.pages.Alloc(k)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		for i := range x {
 			x[i].Len = min(x[i].Len, n)
 			n -= x[i].Len
@@ -174,9 +172,7 @@ func (s *shelf) object(w thing) *tier.Object {
 	l := w.layout()
 	for rank := range w.profile.TPSize() {
 		ref := s.alloc(l.Bytes)
-		if err := s.dev.Store(context.Background(), ref, w.content(rank)); err != nil {
-			s.Fatal(err)
-		}
+		must(s, s.dev.Store(context.Background(), ref, w.content(rank)))
 		o.Shares = append(o.Shares, tier.Share{Ref: ref, Digests: s.digests(ref, &l)})
 	}
 	return o
@@ -185,9 +181,7 @@ func (s *shelf) object(w thing) *tier.Object {
 func (s *shelf) digests(ref gpuipc.Ref, l *profile.Layout) (all []uint64) {
 	for _, p := range l.Parts {
 		d := make([]uint64, gpuipc.Chunks(p.Len))
-		if err := s.dev.Digests(context.Background(), within(ref, p.Off, p.Len), d); err != nil {
-			s.Fatal(err)
-		}
+		must(s, s.dev.Digests(context.Background(), within(ref, p.Off, p.Len), d))
 		all = append(all, d...)
 	}
 	return all
@@ -265,9 +259,7 @@ func (s *shelf) write(t *Tier, w thing, level tier.Level) error {
 
 func (s *shelf) mustWrite(t *Tier, w thing, level tier.Level) {
 	s.Helper()
-	if err := s.write(t, w, level); err != nil {
-		s.Fatal(err)
-	}
+	must(s, s.write(t, w, level))
 }
 
 // errWrong is the one thing that must never be: a read without an error that gave
@@ -315,9 +307,7 @@ func (s *shelf) readEntry(ctx context.Context, t *Tier, e *tier.Entry, w thing) 
 
 func (s *shelf) mustRead(t *Tier, w thing) {
 	s.Helper()
-	if err := s.read(t, w); err != nil {
-		s.Fatal(err)
-	}
+	must(s, s.read(t, w))
 }
 
 // config is one of small slabs, and of a clock that nothing happens by.
@@ -347,9 +337,7 @@ type running struct {
 func (s *shelf) open(cfg Config) *running {
 	s.Helper()
 	t, err := Open(cfg)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	r := &running{Tier: t, ended: make(chan error, 1)}
 	go func() { r.ended <- t.Run(context.Background()) }()
 	s.Cleanup(func() {

@@ -260,49 +260,6 @@ func TestTrimSparesAndIsBounded(t *testing.T) {
 	s.check(lower.Tier)
 }
 
-// A checkpoint never leaves before those that extend it, whatever makes room, and
-// goes with its parent when that is removed.
-func TestParents(t *testing.T) {
-	s := newShelf(t)
-	cfg := onMem(s.config(), vfs.NewMem())
-	lower := s.openOK(cfg)
-	w := chain(1, 6, tenantA)
-	for i := range w {
-		s.mustWrite(lower.Tier, w[i], tier.LevelLogged)
-	}
-	trim(lower.Tier, tenantA, 1)
-	for i := range w {
-		n := w[i].name()
-		if _, ok := lower.Lookup(&n); ok == (i == 5) {
-			t.Errorf("node %d found: %v", i, ok)
-		}
-	}
-	n := w[2].name()
-	if !lower.Remove(&n) || lower.Remove(&n) {
-		t.Error("removed not exactly once")
-	}
-	for i := range w {
-		n := w[i].name()
-		if _, ok := lower.Lookup(&n); ok != (i < 2) {
-			t.Errorf("node %d found: %v", i, ok)
-		}
-	}
-	if err := s.write(lower.Tier, w[3], tier.LevelLogged); !errors.Is(err, tier.ErrInvalid) {
-		t.Errorf("extends what was removed: %v", err)
-	}
-	s.mustWrite(lower.Tier, w[2], tier.LevelLogged)
-	s.check(lower.Tier)
-	must(t, lower.close())
-	lower = s.openOK(cfg)
-	for i := range w[:3] {
-		s.mustRead(lower.Tier, w[i])
-	}
-	n = w[3].name()
-	if _, ok := lower.Lookup(&n); ok {
-		t.Error("what was removed is back")
-	}
-}
-
 // A checkpoint whose bytes are there before those of its parent is found only
 // after it.
 func TestChildWaitsForParent(t *testing.T) {

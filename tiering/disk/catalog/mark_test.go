@@ -151,14 +151,10 @@ func TestMarkVouchesForWhatWasSyncedOnly(t *testing.T) {
 func FuzzMark(f *testing.F) {
 	mem := vfs.NewMem()
 	file, err := mem.Create("mark", vfs.WriteCategoryUnspecified)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	m := &mark{fs: mem, file: file, parts: map[string]syncedPart{}}
 	for _, p := range []syncedPart{{"000007.log", 12345, 6}, {"MANIFEST-000005", 789, 1 << 63}} {
-		if err := m.note(p); err != nil {
-			f.Fatal(err)
-		}
+		must(f, m.note(p))
 	}
 	f.Add(bytes.Clone(m.text))
 	f.Add([]byte(markHead))

@@ -14,18 +14,12 @@ import (
 func FuzzHeader(f *testing.F) {
 	h := exampleHeader()
 	b, err := h.Append(nil, []byte("manifest"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	long, err := h.Append(nil, bytes.Repeat([]byte{7}, BlockBytes))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	h.Sign(NewKey([32]byte{1}, 1), []byte("manifest"), make([]byte, TagBytes))
 	sealed, err := h.Append(nil, []byte("manifest"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(bytes.TrimRight(sealed, "\x00"))
 	// Short inputs, padded below, since the fuzzer takes long to shorten long ones.
 	f.Add(bytes.TrimRight(b, "\x00"))
@@ -67,9 +61,7 @@ func FuzzManifest(f *testing.F) {
 		m := exampleManifest(coded)
 		f.Add(m.append(nil))
 		stored, err := m.Encode(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(stored)
 	}
 	f.Add([]byte{})
