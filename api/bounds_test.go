@@ -122,9 +122,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	fake := newFake(5)
 	s, err := New(Options{Shown: fake.shown(), Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	handle := s.handler(true)
 	f.Fuzz(func(t *testing.T, method, path, query, body string) {
 		var ctx fasthttp.RequestCtx
@@ -149,9 +147,7 @@ func FuzzQuery(f *testing.F) {
 	}
 	fake := newFake(5)
 	s, err := New(Options{Shown: fake.shown(), Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	handle := s.handler(true)
 	f.Fuzz(func(t *testing.T, query string) {
 		for _, path := range []string{"/api/v1/segments", "/api/v1/checkpoints", "/readyz"} {

@@ -46,9 +46,7 @@ func TestSegmentsAreHeldInTwoVariants(t *testing.T) {
 		ask := func(q connector.MatchQuery) []connector.KnownSegment {
 			t.Helper()
 			q.SeamTokens = 4
-			if err := m.Match(t.Context(), &q, &found); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Match(t.Context(), &q, &found))
 			return found.Known
 		}
 		before := r.counter("hit_segments_variant")

@@ -316,18 +316,14 @@ func FuzzDecode(f *testing.F) {
 		for _, kind := range []Kind{Request, Reply} {
 			h := sampleHeader(op, kind)
 			frame, err := AppendFrame(nil, &h, sample(op, kind))
-			if err != nil {
-				f.Fatal(err)
-			}
+			must(f, err)
 			f.Add(frame)
 		}
 	}
 	for _, whole := range withSections() {
 		h := sampleHeader(whole.op, whole.kind)
 		frame, err := AppendFrame(nil, &h, whole.m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(frame)
 	}
 	f.Add(AppendError(nil, &Header{Op: OpMatch, Code: Stale}, "text"))

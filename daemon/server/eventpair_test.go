@@ -28,9 +28,7 @@ func TestAReleaseWaitsForTheEventBehindTheNumber(t *testing.T) {
 		l.pair, err = newEventPair(device)
 	}
 	ctx := t.Context()
-	if err = errors.Join(err, l.order.Clear(ctx)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, l.order.Clear(ctx)))
 	defer func() {
 		if err := l.pair.close(); err != nil {
 			t.Error(err)

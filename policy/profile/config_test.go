@@ -300,9 +300,7 @@ func FuzzFromConfig(f *testing.F) {
 	}
 	for _, n := range names {
 		text, err := os.ReadFile(n)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

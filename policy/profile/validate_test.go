@@ -142,9 +142,7 @@ func TestParseRefusesWhatIsNotCanonical(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	p, err := New(hybrid())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(p.Canonical())
 	id := hybrid()
 	id.Layers = append(id.Layers, shortConv(3))

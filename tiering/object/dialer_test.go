@@ -10,19 +10,13 @@ import (
 // A connection that is made while a client closes is closed too.
 func TestCloseClosesLateConnections(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	var d dialer
 	early, err := d.DialContext(context.Background(), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gone, err := d.DialContext(context.Background(), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := gone.Close(); err != nil || len(d.open) != 1 {
 		t.Errorf("%v, %d connections are open", err, len(d.open))
 	}
