@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -167,25 +166,6 @@ func TestRanksMustAgreeOnACheckpoint(t *testing.T) {
 	}
 	_, err = c.Save(q)
 	b.must(err)
-}
-
-// A checkpoint is the tenant's, not the connection's.
-func TestCheckpointsOutliveTheirSession(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	c.Close()
-	b.clock.advance(24 * time.Hour)
-	b.Sweep()
-	d := b.NewSession("d")
-	if l := b.loadPrefix(d, hashOf(1, 16), tier.Exact); !l.Hit {
-		t.Fatalf("Hit %v, want true", l.Hit)
-	}
-	l, err := d.Load(&LoadQuery{Profile: b.id, Tenant: tenantB, Accept: tier.Exact, Hash: hashOf(1, 16)})
-	b.must(err)
-	if l.Hit || l.Reason != tier.ReasonUnknown {
-		t.Fatalf("another tenant loads it: Hit %v, want false; Reason %v, want %v", l.Hit, l.Reason, tier.ReasonUnknown)
-	}
 }
 
 func TestLoadRefusesNoKind(t *testing.T) {

@@ -47,28 +47,6 @@ func TestQuotaIsExactToTheByte(t *testing.T) {
 	}
 }
 
-func TestOperatorRemovesASegment(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.wantErr(b.Evict(p.key), tier.ErrGone)
-	r, err := c.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	b.wantErr(b.Evict(p.key), tier.ErrBusy)
-	b.commitAll(c, r, &p.layout, contentOf(p, 0))
-	id := b.lease(c, p)
-	before := b.acquire(c, 0, p)
-	b.must(b.Evict(p.key))
-	b.wantMiss(p, tier.ReasonRemoved)
-	b.publish(c, p) // the same key again, while the old bytes are still leased
-	b.wantUsed(2*b.cost(p), 0)
-	b.must(c.Plans().Compose(b.ctx, b.composeOne(p, id)))
-	b.must(c.Release(id))
-	b.must(c.Release(before.Lease))
-	b.wantUsed(b.cost(p), 0)
-	b.wantHit(p)
-}
-
 func TestRefusedDemotionIsAnEviction(t *testing.T) {
 	var lower *mapTier
 	b := newBench(t, hybrid(1), poolOf(1), below(&lower, 1<<30))

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
@@ -283,31 +282,6 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 func (b *bench) profileState() *objects.Profile {
 	p, _ := b.Store.cat.Profile(b.id)
 	return p
-}
-
-// Leases in HBM are leases: an expired one keeps its memory until the client lets go
-// or dies.
-func TestLeasesInHBMExpireAndDie(t *testing.T) {
-	x := newTwoAndHBM(t, hybrid(1))
-	p := x.mid(1, 64, 8)
-	x.publish(x.c, p)
-	other := x.NewSession("other")
-	mine, theirs := x.raise(x.c, p, 0), x.raise(other, p, 0)
-	x.wantErr(other.Release(mine.Lease), tier.ErrGone)
-	x.clock.advance(time.Minute)
-	x.Sweep()
-	x.must(x.Evict(p.key))
-	if pool := x.Pools()[2]; pool.QuarantinedBytes != x.costHBM(p.layout.Bytes) {
-		t.Fatalf("%d bytes in quarantine, want %d", pool.QuarantinedBytes, x.costHBM(p.layout.Bytes))
-	}
-	x.wantErr(x.c.Plans().Compose(x.ctx, x.composeOne(p, mine.Lease)), tier.ErrGone)
-	x.must(x.c.Release(mine.Lease))
-	x.wantCopy(p, 0, Acquired{Hit: true, Place: tier.PlaceHBM, Bytes: theirs.Bytes, Extents: theirs.Extents, Digests: theirs.Digests})
-	other.Close()
-	x.wantHBM(0, 0)
-	if n := x.Counters(); n.Leases != 0 || n.Quarantined != 0 {
-		t.Fatalf("Leases %v, want 0; Quarantined %v, want 0", n.Leases, n.Quarantined)
-	}
 }
 
 // Copies do not keep what they are copies of from the disk.

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -196,58 +195,6 @@ func TestALostDeviceCostsItsOwnCopies(t *testing.T) {
 	s.must(s.c.Release(held.Lease))
 	s.must(s.c.Release(stays.Lease))
 	s.must(s.c.Release(s.acquire(s.c, 0, p).Lease))
-	s.audit()
-}
-
-// What a tenant has on all devices counts towards its quota.
-func TestCopiesOnAllDevicesPayFromTheQuota(t *testing.T) {
-	s := newSeveral(t, hybrid(1), func(c *Config) { c.Tenants[0].QuotaBytes = 1 << 30 })
-	p := s.mid(1, 40, 4)
-	s.publish(s.c, p)
-	held := s.cat.Objects.Tenants[tenantA].Total()
-	first, second := s.raiseOn(device, p, 0), s.raiseOn(other, p, 0)
-	more := s.cat.Objects.Tenants[tenantA].Total() - held
-	if more < 2*s.costHBM(p.layout.Bytes) {
-		t.Errorf("two copies cost %d bytes", more)
-	}
-	s.must(s.c.Release(first.Lease))
-	s.must(s.c.Release(second.Lease))
-	s.cat.Mu.Lock()
-	freed, _ := s.cat.Objects.HBM.Yield(s.cat.Objects.Tenants[tenantA], more)
-	s.cat.Mu.Unlock()
-	if freed != more || s.Counters().HBM.Copies != 0 {
-		t.Errorf("%d of %d bytes are given back", freed, more)
-	}
-	s.audit()
-}
-
-// The copies of an object that was computed anew go on all devices.
-func TestCopiesOfAnotherRunAreDroppedOnAllDevices(t *testing.T) {
-	s := newSeveral(t, hybrid(1))
-	p := s.mid(1, 40, 4)
-	s.publish(s.c, p)
-	s.must(s.c.Release(s.raiseOn(device, p, 0).Lease))
-	s.must(s.c.Release(s.raiseOn(other, p, 0).Lease))
-	s.push()
-	for d := device; d <= other; d++ {
-		if at := s.placeFor(d, p); at != tier.PlaceHBM {
-			t.Fatalf("place %d on device %d of what is on disk", at, d)
-		}
-	}
-	s.cat.Mu.Lock()
-	for _, r := range s.cat.Objects.HBM.Held {
-		for i := range r.Copies {
-			r.Copies[i].From = slices.Clone(r.Copies[i].From)
-			r.Copies[i].From[0]++ // as of other bytes
-		}
-	}
-	s.cat.Mu.Unlock()
-	_, err := s.c.Acquire(s.acquireQuery(p), nil)
-	s.must(err)
-	s.carry()
-	if n := s.Counters().HBM; n.Copies != 0 || n.Dropped[stats.DropObject] != 2 {
-		t.Errorf("%d copies are left, %d went with the object", n.Copies, n.Dropped[stats.DropObject])
-	}
 	s.audit()
 }
 

@@ -87,31 +87,6 @@ func (b *bench) seam(layer int, seed uint64) gpuipc.Ref {
 	return b.stage(int64(seed)<<16, content(&l, seed))
 }
 
-func TestExpiredLeaseIsQuarantinedUntilRelease(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	id := b.lease(c, p)
-	b.must(b.Evict(p.key)) // the lease alone keeps the memory
-	b.clock.advance(time.Minute)
-	b.Sweep()
-	b.wantErr(c.Plans().Compose(b.ctx, b.composeOne(p, id)), tier.ErrGone)
-	pool, counters := b.Pools()[0], b.Counters()
-	if pool.QuarantinedBytes != b.cost(p) || pool.LeasedBytes != 0 {
-		t.Fatalf("QuarantinedBytes %v, want %v; LeasedBytes %v, want 0", pool.QuarantinedBytes, b.cost(p), pool.LeasedBytes)
-	}
-	if counters.Leases != 0 || counters.Quarantined != 1 || counters.LeasesExpired != 1 {
-		t.Fatalf("Leases %v, want 0; Quarantined %v, want 1; LeasesExpired %v, want 1", counters.Leases, counters.Quarantined, counters.LeasesExpired)
-	}
-	b.wantUsed(b.cost(p), 0)
-	b.must(c.Release(id))
-	b.wantUsed(0, 0)
-	if n := b.Counters().Quarantined; n != 0 {
-		t.Fatalf("%d leases in quarantine after release", n)
-	}
-}
-
 // poolOf makes the public pool hold n segments of 64 tokens of hybrid(1), with
 // their token ids.
 func poolOf(n int64) option {

@@ -393,22 +393,6 @@ func TestUseInMemoryCountsBelow(t *testing.T) {
 	}
 }
 
-func TestOperatorRemovesFromBothTiers(t *testing.T) {
-	x := newTwoTiers(t, hybrid(1), writeBehind)
-	disk, both := x.mid(1, 64, 8), x.mid(2, 64, 8)
-	x.sink(disk)
-	x.publish(x.c, both)
-	x.tier.finishAll()
-	for _, p := range []piece{disk, both} {
-		x.must(x.Evict(p.key))
-		x.wantMiss(p, tier.ReasonRemoved)
-		x.wantErr(x.Evict(p.key), tier.ErrGone)
-	}
-	if len(x.tier.entries) != 0 || x.Counters().Removed != 2 || len(x.cat.Objects.Below.Deleting) != 0 {
-		t.Fatalf("%d entries, len(x.tier.entries) %v, want 0; len(x.objects.Deleting) %v, want 0", len(x.tier.entries), len(x.tier.entries), len(x.cat.Objects.Below.Deleting))
-	}
-}
-
 // What an operator removes does not come back by a write that was under way, nor
 // does the next one of the same key vanish with it.
 func TestRemovalOutlastsWrites(t *testing.T) {
