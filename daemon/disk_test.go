@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/spliced-kv/spliced/api"
@@ -325,103 +322,6 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 			r.stop()
 		})
 	}
-}
-
-// Clients that put and read at once, with a memory that holds a few segments, find
-// the bytes that were put or nothing.
-func TestManyClientsOverTwoTiers(t *testing.T) {
-	config := withDisk(t)
-	config.Arena, config.ReadAhead = 512*settings.KiB, true
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	rounds := 60
-	if testing.Short() {
-		rounds = 15
-	}
-	docs := make([]*document, 48)
-	for i := range docs {
-		docs[i] = newDocument(p, nil, uint64(i+1), 256+i, profile.RoleFirst)
-	}
-	var clients sync.WaitGroup
-	var read, fromDisk atomic.Int64
-	for n := range 4 {
-		client, m := openClient(t, r.Socket(), p, connector.Binding{})
-		rng := rand.New(rand.NewPCG(uint64(n), 7))
-		clients.Go(func() {
-			defer client.Close()
-			for range rounds {
-				d := docs[rng.IntN(len(docs))]
-				in, err := putOrRead(m, d, wire.Level(rng.IntN(4)))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if in != wire.TierNone {
-					read.Add(1)
-				}
-				if in == wire.TierDisk {
-					fromDisk.Add(1)
-				}
-			}
-		})
-	}
-	clients.Wait()
-	if read.Load() == 0 || fromDisk.Load() == 0 && !testing.Short() {
-		t.Errorf("%d reads, %d of them from disk", read.Load(), fromDisk.Load())
-	}
-	r.atRest()
-	r.stop()
-
-	r = startDaemon(t, config, nil)
-	client, m := openClient(t, r.Socket(), p, connector.Binding{})
-	held := 0
-	for _, d := range docs {
-		switch in, err := putOrRead(m, d, wire.LevelMemory); {
-		case err != nil:
-			t.Error(err)
-		case in != wire.TierNone:
-			held++
-		}
-	}
-	if held == 0 {
-		t.Error("nothing is left after the restart")
-	}
-	client.Close()
-	r.stop()
-}
-
-// putOrRead reads a document and compares it, or puts it where it is not held. It
-// returns the tier it was found in.
-func putOrRead(m *connector.Model, d *document, level wire.Level) (in uint8, err error) {
-	ctx := context.Background()
-	var found connector.Found
-	if err := m.Match(ctx, &connector.MatchQuery{Keys: []profile.SegmentKey{d.key}}, &found); err != nil {
-		return 0, fmt.Errorf("match: %w", err)
-	}
-	if !found.Segments[0].Hit() {
-		_, err := m.Put(ctx, &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}, Level: level})
-		if err != nil && !errors.Is(err, connector.ErrExists) && !errors.Is(err, connector.ErrBusy) && !errors.Is(err, connector.ErrFull) {
-			return 0, fmt.Errorf("put: %w", err)
-		}
-		return wire.TierNone, nil
-	}
-	rows, err := m.Acquire(ctx, []profile.SegmentKey{d.key}, connector.AcquireOptions{Digests: true, Wait: patience})
-	if err != nil {
-		return 0, fmt.Errorf("acquire: %w", err)
-	}
-	if rows[0].Err != nil {
-		if errors.Is(rows[0].Err, connector.ErrMiss) {
-			return wire.TierNone, nil // it left meanwhile
-		}
-		return 0, fmt.Errorf("acquire: %w", rows[0].Err)
-	}
-	defer rows[0].Lease.Release()
-	for i, part := range partsOf(d) {
-		if !bytes.Equal(rows[0].Lease.Part(i), part) {
-			return 0, fmt.Errorf("part %d of %x differs from what was put", i, d.key[:4])
-		}
-	}
-	return found.Segments[0].Tier, nil
 }
 
 // The directory is tried again: whoever waits for it gets it.
