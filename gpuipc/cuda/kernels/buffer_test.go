@@ -307,54 +307,6 @@ func TestBufferOfATree(t *testing.T) {
 	}
 }
 
-// A tree of drafts and a path of it that is accepted: the next rows follow the path, and the flush
-// takes what they descend from.
-func TestBufferOfAcceptedDrafts(t *testing.T) {
-	e, r := emulated(t), seeded(t)
-	a := BufferJob{KeyHeads: 1, Heads: 2, DK: 24, DV: 20, Type: kernel.F32, Delta: true, Capacity: 16, New: BufferRows{N: 3, Type: kernel.F32}}
-	c := newBufferCase(t, r, a, true, false, false)
-	for _, step := range []struct {
-		parents []int32
-		flush   bool
-	}{
-		{parents: []int32{-1, 0, 1}},
-		{parents: []int32{2, 2, 3, 3, 5}}, // rows 3 to 7: 2 -> 3 -> 5 -> 7 is accepted
-		{parents: []int32{7, 8}, flush: true},
-	} {
-		a.New.N = len(step.parents)
-		in := newBufferCase(t, r, a, false, false, false)
-		c.New, c.q, c.newK, c.v, c.newG, c.beta, c.outputs = in.New, in.q, in.newK, in.v, in.newG, in.beta, in.outputs
-		c.Parents = append(c.Parents, step.parents...)
-		if step.flush {
-			c.out, c.Out = c.from, c.From
-		}
-		runBuffers(t, e, c)
-		c.Pending += len(step.parents)
-	}
-}
-
-// Two rows a step, with a flush when the buffer is full.
-func TestBufferOverManySteps(t *testing.T) {
-	e, r := emulated(t), seeded(t)
-	const capacity, step = 8, 2
-	for _, perKey := range []bool{false, true} {
-		a := BufferJob{KeyHeads: 1, Heads: 2, DK: 48, DV: 40, Type: kernel.F32, PerKey: perKey, Delta: true, Capacity: capacity, New: BufferRows{N: step, Type: kernel.F32}}
-		c := newBufferCase(t, r, a, true, false, false)
-		for i := range 20 {
-			for _, x := range []numbers{c.q, c.newK, c.v, c.newG, c.beta} {
-				for j := range x.len() {
-					x.put(j, r.Float64()-0.5)
-				}
-			}
-			c.Pending, c.Out = i*step%capacity, 0
-			if c.Pending == capacity-step {
-				c.out, c.Out = c.from, c.From
-			}
-			runBuffers(t, e, c)
-		}
-	}
-}
-
 func float64s(v []float32) []float64 {
 	out := make([]float64, len(v))
 	for i, x := range v {
