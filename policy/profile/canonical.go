@@ -93,7 +93,7 @@ func (id *Identity) fields(c *coding.Cursor) {
 		case KindLinear:
 			l.Linear.fields(c)
 		case KindConv:
-			l.Linear.Conv.fields(c)
+			convFields(c, &l.Linear.Conv)
 		default:
 			c.Fail("kind %d is unknown", l.Kind)
 		}
@@ -111,12 +111,12 @@ func (l *Linear) fields(c *coding.Cursor) {
 	coding.U8(c, &l.Family)
 	coding.U32(c, &l.KeyHeads, &l.ValueHeads, &l.KeyDim, &l.ValueDim)
 	coding.U8(c, &l.StateDType, &l.TransitionDType)
-	l.Conv.fields(c)
+	convFields(c, &l.Conv)
 	l.Rope.fields(c)
 	floats(c, &l.Slopes)
 }
 
-func (v *Conv) fields(c *coding.Cursor) {
+func convFields(c *coding.Cursor, v *Conv) {
 	coding.U32(c, &v.Kernel)
 	coding.List(c, &v.Channels, 1, 4, math.MaxUint8)
 	for i := range v.Channels {

@@ -26,8 +26,6 @@ func newNumbers(tb testing.TB, typ gpuipc.DType, n, odd int, value func() float6
 	return x, address(x.b)
 }
 
-func (x numbers) len() int { return len(x.b) / x.typ.Size() }
-
 func (x numbers) at(i int) float64 {
 	var f [1]float32
 	kernel.ToF32(f[:], x.b[i*x.typ.Size():][:x.typ.Size()], x.typ)
