@@ -656,6 +656,36 @@ func TestPrimersNeedADaemonThatKnowsThem(t *testing.T) {
 	}
 }
 
+// Jobs belong to the caller: later replies, in memory that calls reuse, change nothing in them.
+func TestJobsOutliveTheirCall(t *testing.T) {
+	f := startFake(t)
+	const tokens = 64
+	number := uint32(0)
+	f.on(wire.OpWatch, func(r *request) {
+		number++
+		r.reply(&wire.WatchReply{
+			Jobs: []uint64{uint64(number)}, Keys: make([][32]byte, 1), Roles: []uint8{0}, Heads: []uint32{0}, Tails: []uint32{0}, Begins: []uint32{0},
+			Lefts: make([][32]byte, 1), Micros: []uint32{number}, Tokens: []uint32{tokens}, IDs: slices.Repeat([]uint32{number}, tokens),
+			Withdrawn: []uint64{uint64(number)},
+		})
+	})
+	m := register(t, open(t, f), Binding{})
+	var list []Jobs
+	for range 20 {
+		jobs, err := m.WatchJobs(background, &WorkerQuery{Jobs: 1})
+		if err != nil || len(jobs.New) != 1 {
+			t.Fatal(jobs, err)
+		}
+		list = append(list, jobs)
+	}
+	for i, jobs := range list {
+		n := uint32(i + 1)
+		if !slices.Equal(jobs.New[0].Tokens, slices.Repeat([]uint32{n}, tokens)) || !slices.Equal(jobs.Withdrawn, []uint64{uint64(n)}) {
+			t.Errorf("answer %d has changed: %+v", n, jobs)
+		}
+	}
+}
+
 func TestRefusedProfile(t *testing.T) {
 	f := startFake(t)
 	f.on(wire.OpProfile, refuse(wire.Invalid, "segment bytes 1, want 2"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -180,21 +181,19 @@ func parallelOf(reply *wire.PlanReply, q *ParallelQuery) (p Parallel, ok bool) {
 // is the number of rows without a final event. ErrGone: the plan has ended. ErrBusy: another
 // call watches the plan.
 func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) (list []Progress, open int, err error) {
-	reply, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, WaitMs: milliseconds(wait)}, wait)
-	if err != nil {
-		return nil, 0, err
-	}
-	for i := range reply.Rows {
-		list = append(list, Progress{int(reply.Rows[i]), reply.Progress[i]})
-	}
-	return list, int(reply.Open), nil
+	err = m.watch(ctx, &wire.WatchRequest{Plan: plan, WaitMs: milliseconds(wait)}, wait, func(reply *wire.WatchReply) {
+		for i := range reply.Rows {
+			list = append(list, Progress{int(reply.Rows[i]), reply.Progress[i]})
+		}
+		open = int(reply.Open)
+	})
+	return list, open, err
 }
 
 // EndPlan ends a plan. The daemon withdraws the jobs that other engines have not finished, and
 // no longer protects finished rows from eviction.
 func (m *Model) EndPlan(ctx context.Context, plan uint64) error {
-	_, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, End: 1}, 0)
-	return err
+	return m.watch(ctx, &wire.WatchRequest{Plan: plan, End: 1}, 0, func(*wire.WatchReply) {})
 }
 
 // WatchJobs makes this client a worker of the model and waits for jobs or their withdrawal. The
@@ -206,15 +205,18 @@ func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 		return Jobs{}, invalid("watch: %d jobs at once, %d declined, at most %d; %d primers, at most %d",
 			q.Jobs, len(q.Declined), wire.MaxWorkerJobs, len(q.Primers), wire.MaxPrimers)
 	}
-	reply, err := m.watch(ctx, &wire.WatchRequest{
+	var jobs Jobs
+	err := m.watch(ctx, &wire.WatchRequest{
 		WaitMs: milliseconds(q.Wait), Pieces: flag(q.Pieces), Jobs: uint32(q.Jobs), QueuedMicros: microseconds(q.Queued), Declined: q.Declined,
 		Primers: wire.WatchPrimersQuery{Present: len(q.Primers) > 0, IDs: wireHashes(q.Primers)},
-	}, q.Wait)
-	if err != nil {
-		return Jobs{}, err
-	}
-	jobs := Jobs{Withdrawn: reply.Withdrawn, Open: int(reply.Open)}
-	ids := reply.IDs
+	}, q.Wait, func(reply *wire.WatchReply) { jobs = jobsOf(reply) })
+	return jobs, err
+}
+
+// jobsOf converts a reply. The result shares no memory with it.
+func jobsOf(reply *wire.WatchReply) Jobs {
+	jobs := Jobs{Withdrawn: slices.Clone(reply.Withdrawn), Open: int(reply.Open)}
+	ids := slices.Clone(reply.IDs)
 	for i := range reply.Jobs {
 		n := int(reply.Tokens[i]) // Tokens[i] of the ids belong to job i
 		spec := profile.SegmentSpec{Role: profile.Role(reply.Roles[i]), Head: int(reply.Heads[i]), Tail: int(reply.Tails[i]), Tokens: n}
@@ -227,31 +229,31 @@ func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 		})
 		ids = ids[n:]
 	}
-	return jobs, nil
+	return jobs
 }
 
 // EndWork ends this client's role as a worker. Unfinished jobs are computed elsewhere.
 func (m *Model) EndWork(ctx context.Context) error {
-	_, err := m.watch(ctx, &wire.WatchRequest{End: 1}, 0)
-	return err
+	return m.watch(ctx, &wire.WatchRequest{End: 1}, 0, func(*wire.WatchReply) {})
 }
 
-// watch sends a request that the daemon may hold for the duration wait before it answers. The
-// timeout of the request is a quarter longer than wait, plus Timeouts.Lookup or 1 s, whichever
-// is longer.
-func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Duration) (*wire.WatchReply, error) {
+// watch sends a request that the daemon may hold for the duration wait before it answers, and
+// passes the reply to use, which keeps no part of it. The timeout of the request is a quarter
+// longer than wait, plus Timeouts.Lookup or 1 s, whichever is longer.
+func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Duration, use func(*wire.WatchReply)) error {
 	r, k, err := m.begin(ctx, wire.OpWatch, wait+wait/4+max(m.client.opt.Timeouts.Lookup, time.Second))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer r.end(k)
 	q.Primers.Present = q.Primers.Present && r.a.HasPrimers
 	q.Profile = r.profile
-	reply := &wire.WatchReply{}
-	if err := r.ask(ctx, k, q, reply); err != nil {
-		return nil, err
+	var reply wire.WatchReply
+	if err := r.ask(ctx, k, q, &reply); err != nil {
+		return err
 	}
-	return reply, nil
+	use(&reply)
+	return nil
 }
 
 // microseconds converts a duration to the wire's unit and clamps it to the range.

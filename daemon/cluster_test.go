@@ -130,18 +130,22 @@ func TestANodeThatHasJustStartedFindsWhatOthersHold(t *testing.T) {
 	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
 	put(t, onA, doc)
 	eventually(t, "b knows what a holds", func() bool { return found(t, onB, doc).Tier == wire.TierPeer })
-	eventually(t, "b has asked a", func() bool {
+	// forget makes b a node that has just started. On a busy machine, a may need longer for its answer than b waits:
+	// then what a holds is a miss, and b asks again.
+	var before uint64
+	forget := func() {
 		number := b.peers.fetch.Members()[0].Node
+		before = b.peers.fetch.Counters().Learnt
 		b.peers.known.joined(uint16(number))
 		b.peers.index.Forget(number)
+	}
+	eventually(t, "b has asked a", func() bool {
+		forget()
 		other := newDocument(p, nil, 8, 300, profile.RoleMid)
 		if f := found(t, onB, other); f.Hit() {
 			t.Fatalf("held by nobody, and found: %+v", f)
 		}
-		if f := found(t, onB, doc); !f.Hit() {
-			t.Fatalf("not found by a node that is learning: %+v", f)
-		}
-		return b.peers.fetch.Counters().Learns > 0
+		return found(t, onB, doc).Hit() && b.peers.fetch.Counters().Learns > 0
 	})
 	raw := dialRaw(t, b.Socket())
 	raw.mapAll(raw.mustHello(&wire.HelloRequest{
@@ -154,18 +158,13 @@ func TestANodeThatHasJustStartedFindsWhatOthersHold(t *testing.T) {
 		name++ // what was found once is read ahead
 		fresh := newDocument(p, nil, name, 300, profile.RoleMid)
 		put(t, onA, fresh)
-		number, before := b.peers.fetch.Members()[0].Node, b.peers.fetch.Counters().Learns
-		b.peers.known.joined(uint16(number))
-		b.peers.index.Forget(number)
+		forget()
 		var reply wire.AdviseReply
 		raw.call(wire.OpAdvise, &wire.AdviseRequest{
 			Profile: raw.profile, Tokens: 400, TokenOff: 64, SegmentBegin: []uint32{0}, SegmentTokens: []uint32{300},
 			SegmentStatus: []uint8{0}, SegmentTier: []uint8{0}, Match: wire.AdviseMatch{Present: true, Keys: [][32]byte{fresh.key}, Primed: []uint8{0}},
 		}, &reply)
-		if m := &reply.Match; len(m.Status) != 1 || m.Status[0] != wire.StatusHit {
-			t.Fatalf("not found by a node that is learning: %+v", m)
-		}
-		return b.peers.fetch.Counters().Learns > before
+		return len(reply.Match.Status) == 1 && reply.Match.Status[0] == wire.StatusHit && b.peers.fetch.Counters().Learnt > before
 	})
 }
 

@@ -54,6 +54,11 @@ func (a *Attachment) Put(k *Call) {
 	if !k.abandoned {
 		a.Staging.Free(k.Late.Staged...)
 	}
+	if invariants { // whoever still reads the reply finds nonsense
+		for i := range k.reply {
+			k.reply[i] = 0xa5
+		}
+	}
 	k.id, k.answered, k.abandoned, k.err, k.Late = 0, false, false, nil, Late{}
 	calls.Put(k)
 }

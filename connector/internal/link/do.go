@@ -28,7 +28,8 @@ func (a *Attachment) Result(ctx context.Context, c *Call) ([]byte, error) {
 	return body, nil
 }
 
-// Ask sends a request and decodes its reply, after Do.
+// Ask sends a request and decodes its reply, whose slices are views of memory of c, valid until
+// c returns to the pool.
 func (a *Attachment) Ask(ctx context.Context, c *Call, tenant uint32, request, reply wire.Message) error {
 	body, err := a.Do(ctx, c, tenant, request, nil)
 	if err != nil {
