@@ -71,13 +71,14 @@ func (c *Cursor) End() error {
 	return c.err
 }
 
-// Take returns the next n bytes that a Cursor reads, as a part of its bytes; nil after a failure.
+// Take returns the next n bytes that a Cursor reads, as a part of its bytes that appending does not extend; nil after
+// a failure.
 func (c *Cursor) Take(n int) []byte {
 	if n > len(c.b) {
 		c.Fail("ends %d bytes early", n-len(c.b))
 		return nil
 	}
-	b := c.b[:n]
+	b := c.b[:n:n]
 	c.b = c.b[n:]
 	return b
 }

@@ -104,3 +104,12 @@ func TestTheFirstFailureIsKept(t *testing.T) {
 		t.Error(w.Err())
 	}
 }
+
+func TestAppendingToWhatWasTakenLeavesTheRestAsItWas(t *testing.T) {
+	b := []byte{1, 2, 3}
+	c := Reader(b)
+	_ = append(c.Take(1), 9)
+	if rest := c.Take(2); !bytes.Equal(rest, []byte{2, 3}) || b[1] != 2 {
+		t.Errorf("%v, of %v", rest, b)
+	}
+}
