@@ -288,10 +288,7 @@ func afterRefusal(h *wire.Header) next {
 // is set on the socket. Before a polling goroutine or a worker blocks in a send, another goroutine
 // takes its place.
 func (c *conn) send(frame []byte, fds []int, s *scratch) {
-	err := seqpacket.ErrTimeout
-	if s.poller != nil || s.worker != nil {
-		err = c.sock.TrySend(frame, fds)
-	}
+	err := c.sock.TrySend(frame, fds) // costs less than a send that may block
 	if errors.Is(err, seqpacket.ErrTimeout) {
 		switch {
 		case s.poller != nil:
