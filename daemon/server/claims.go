@@ -109,6 +109,11 @@ func (l *ledger) use(key uint64) *grant {
 	if g := l.now.get(key); g != nil {
 		return g
 	}
+	return l.renew(key)
+}
+
+// renew is use for a key that is not in the newer half.
+func (l *ledger) renew(key uint64) *grant {
 	var g grant
 	if old := l.old.get(key); old != nil {
 		g = *old
@@ -123,14 +128,11 @@ func (l *ledger) use(key uint64) *grant {
 	return added
 }
 
-func (l *ledger) found(key uint64, tokens uint32, leased bool) {
+// found returns the grant of a key, as use does, for a hit that saves a number of tokens.
+func (l *ledger) found(key uint64, tokens uint32) *grant {
 	g := l.use(key)
 	g.tokens = max(g.tokens, tokens)
-	if leased {
-		g.leased++
-	} else {
-		g.matched++
-	}
+	return g
 }
 
 // segmentOf returns the number of a segment in a ledger. Two segments with the same number would
@@ -155,24 +157,28 @@ func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, known *w
 		if row.Other {
 			key = &q.Others[i]
 		}
-		c.segments.found(segmentOf(key), tokens, false)
+		c.segments.found(segmentOf(key), tokens).matched++
 	}
 	for i := range known.Keys {
-		c.segments.found(segmentOf(&known.Keys[i]), known.Interiors[i], false)
+		c.segments.found(segmentOf(&known.Keys[i]), known.Interiors[i]).matched++
 	}
 	if r.PrefixTokens > 0 {
-		c.prefixes.found(uint64(r.PrefixTokens), r.PrefixTokens, false)
+		c.prefixes.found(uint64(r.PrefixTokens), r.PrefixTokens).matched++
 	}
 }
 
 func (c *claims) askedLocked() { c.asked = min(c.asked+1, 1<<20) }
 
-// leased records a leased segment.
-func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
+// leased records the segments that rows lease, one row per key.
+func (c *claims) leased(keys [][32]byte, rows []tiering.Acquired) {
 	c.Lock()
 	defer c.Unlock()
-	c.askedLocked()
-	c.segments.found(segmentOf(key), uint32(row.Tokens), true)
+	for i := range rows {
+		if row := &rows[i]; row.Hit {
+			c.askedLocked()
+			c.segments.found(segmentOf(&keys[i]), uint32(row.Tokens)).leased++
+		}
+	}
 }
 
 // planned records the segments of a plan that other engines compute. The connection learns from its
@@ -183,7 +189,7 @@ func (c *claims) planned(list []parallel.Segment) {
 	defer c.Unlock()
 	for i := range list {
 		key := [32]byte(list[i].Key)
-		c.segments.found(segmentOf(&key), uint32(list[i].Spec.Tokens), false)
+		c.segments.found(segmentOf(&key), uint32(list[i].Spec.Tokens)).matched++
 	}
 }
 
@@ -192,7 +198,7 @@ func (c *claims) loaded(got *tiering.Loaded) {
 	c.Lock()
 	defer c.Unlock()
 	c.askedLocked()
-	c.prefixes.found(uint64(got.Tokens), uint32(got.Tokens), true)
+	c.prefixes.found(uint64(got.Tokens), uint32(got.Tokens)).leased++
 }
 
 // verify reports whether lookups of the connection cover all reuse in a report, and consumes the

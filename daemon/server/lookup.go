@@ -46,20 +46,19 @@ func (t lookupOps) match(m *wire.MatchRequest) (wire.Message, error) {
 	if err != nil || waits {
 		return nil, err
 	}
+	n := len(r.Segments)
+	status, places, reasons, tokens := column(out.Status, n), column(out.Tier, n), column(out.Reason, n), column(out.Tokens, n)
 	*out = wire.MatchReply{
 		PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex),
 		PrefixFlags: uint8(r.PrefixKind), PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace),
-		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
+		Status: status, Tier: places, Reason: reasons, Tokens: tokens,
 		Estimates: estimates(&out.Estimates, r, t.at.has(wire.FeatureEstimates)),
 		Known:     noneKnown(&out.Known), Rows: wire.MatchRows{Present: t.at.has(wire.FeatureRows), PrefixStates: r.PrefixStates},
 		Primers: wire.MatchPrimers{Present: m.Primers.Present, Variants: out.Primers.Variants[:0], Primed: out.Primers.Primed[:0]},
 	}
 	for i := range r.Segments {
 		row := &r.Segments[i]
-		out.Status = append(out.Status, uint8(row.Status))
-		out.Tier = append(out.Tier, uint8(row.Place))
-		out.Reason = append(out.Reason, uint8(row.Reason))
-		out.Tokens = append(out.Tokens, row.Tokens)
+		status[i], places[i], reasons[i], tokens[i] = uint8(row.Status), uint8(row.Place), uint8(row.Reason), row.Tokens
 		if m.Primers.Present {
 			out.Primers.Variants = append(out.Primers.Variants, oneIf(row.Other))
 		}
@@ -72,6 +71,10 @@ func (t lookupOps) match(m *wire.MatchRequest) (wire.Message, error) {
 	t.at.claims.matched(&q, r, &out.Known)
 	return out, nil
 }
+
+// column returns n elements, to be overwritten, in the memory of an earlier column if it is large
+// enough.
+func column[T any](earlier []T, n int) []T { return slices.Grow(earlier[:0], n)[:n] }
 
 // knowsKinds refuses kinds of checkpoints that the connection did not negotiate.
 func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
@@ -217,11 +220,9 @@ func (t leaseOps) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireRep
 			t.giveBack(row.Lease)
 			*row = tiering.Acquired{}
 		}
-		if row.Hit {
-			t.at.claims.leased(&q.Keys[i], row)
-		}
 		appendAcquired(out, t.rowCode(code), row)
 	}
+	t.at.claims.leased(q.Keys, rows)
 	return out
 }
 
