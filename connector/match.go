@@ -186,6 +186,7 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	if err := found.addKnown(r.a, reply, q); err != nil {
 		return err
 	}
+	most := m.Profile().MaxError()
 	for i := range reply.Status {
 		row := SegmentFound{
 			Status: reply.Status[i], Tier: reply.Tier[i], Reason: reply.Reason[i], Tokens: int(reply.Tokens[i]),
@@ -197,7 +198,7 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 			return r.a.Malformed("match: key %d: another variant, which was not asked for", i)
 		}
 		if row.Hit() {
-			row.Error = m.Profile().MaxError()
+			row.Error = most
 			if reply.Estimates.Present {
 				row.Error = reply.Estimates.Error[i]
 			}
