@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,9 +144,7 @@ func (q *LocateQuery) Validate() error {
 	if q.Accept != "" && q.Accept != "exact" {
 		p.refuse("accept", "is neither exact nor empty")
 	}
-	if q.Limit == 0 {
-		q.Limit = DefaultNodes
-	}
+	q.Limit = cmp.Or(q.Limit, DefaultNodes)
 	if q.Limit < 1 || q.Limit > MaxLocateNodes {
 		p.refuse("limit", "%d is not 1 to %d", q.Limit, MaxLocateNodes)
 	}
@@ -166,9 +165,7 @@ func (q *LocateQuery) checkTokens(p *params) {
 	if n > MaxLocateTokens {
 		p.refuse("token_ids", "%d ids, at most %d: ask by keys", n, MaxLocateTokens)
 	}
-	if q.Tokens == 0 {
-		q.Tokens = n
-	}
+	q.Tokens = cmp.Or(q.Tokens, n)
 	if q.Tokens != n {
 		p.refuse("tokens", "%d, and %d token ids are given", q.Tokens, n)
 	}

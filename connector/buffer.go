@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,9 +197,7 @@ func (r *registration) askBuffer(ctx context.Context, k *link.Call, q wire.Messa
 	if err := r.ask(ctx, k, q, reply); err != nil {
 		return nil, err
 	}
-	if want.Buffer == 0 {
-		want.Buffer = reply.Buffer
-	}
+	want.Buffer = cmp.Or(want.Buffer, reply.Buffer)
 	if reply.Buffer == 0 || *reply != want || reply.End > maxInt32 {
 		return nil, r.a.Malformed("%s: buffer %d of [%d, %d, %d), want buffer %d of [%d, %d, %d)",
 			k.Op, reply.Buffer, reply.Begin, reply.Accepted, reply.End, want.Buffer, want.Begin, want.Accepted, want.End)

@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,10 +101,7 @@ func (c *Client) pause(d time.Duration) bool {
 
 // attach makes one attempt to attach. It returns nil if it fails.
 func (c *Client) attach() *link.Attachment {
-	path := c.opt.Socket
-	if path == "" {
-		path = DefaultSocket()
-	}
+	path := cmp.Or(c.opt.Socket, DefaultSocket())
 	a, err := link.Dial(&c.host, path)
 	if err != nil {
 		c.failed(err)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -486,9 +487,7 @@ func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 	}
 	d.rest = rest
 	if path := d.config.AdminSocket; path != settings.Off {
-		if path == "" {
-			path = api.SocketBeside(d.socket.Path)
-		}
+		path = cmp.Or(path, api.SocketBeside(d.socket.Path))
 		l, err := api.ListenUnix(path)
 		if err != nil {
 			return nil, err

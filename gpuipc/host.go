@@ -3,6 +3,7 @@ package gpuipc
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -67,9 +68,7 @@ func NewHost(o HostOptions) (Device, error) {
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("host device: %d workers: %w", o.Workers, ErrInvalid)
 	}
-	if o.Workers == 0 {
-		o.Workers = runtime.GOMAXPROCS(0)
-	}
+	o.Workers = cmp.Or(o.Workers, runtime.GOMAXPROCS(0))
 	h := &host{
 		between: o.Between,
 		workers: o.Workers,

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -119,12 +120,8 @@ func (t *Timing) fill() {
 
 // fill sets the defaults of fields that are zero.
 func (c *Config) fill() {
-	if c.Hold == 0 {
-		c.Hold = DefaultHold
-	}
-	if c.ExchangeRate == 0 {
-		c.ExchangeRate = DefaultExchangeRate
-	}
+	c.Hold = cmp.Or(c.Hold, DefaultHold)
+	c.ExchangeRate = cmp.Or(c.ExchangeRate, DefaultExchangeRate)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

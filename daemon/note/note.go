@@ -4,6 +4,7 @@
 package note
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -71,10 +72,7 @@ func (n *Note) Run(ctx context.Context) error {
 		}
 		sleep(ctx, pause)
 	}
-	every := n.Every
-	if every == 0 {
-		every = Every
-	}
+	every := cmp.Or(n.Every, Every)
 	for sleep(ctx, every) {
 		n.Save()
 	}

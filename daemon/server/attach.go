@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -161,10 +162,7 @@ func (t attachOps) hello() (wire.Message, error) {
 // grant checks one tenant's token. It compares the digest of every token, so that the time it takes
 // reveals nothing about the tokens.
 func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
-	name := want.Name
-	if name == "" {
-		name = settings.DefaultTenant
-	}
+	name := cmp.Or(want.Name, settings.DefaultTenant)
 	shown := sha256.Sum256([]byte(want.Token))
 	known := s.tokens.Load()
 	found := -1

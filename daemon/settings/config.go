@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net"
@@ -266,38 +267,17 @@ func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 // segments, an eighth for checkpoints, and at most three eighths for staging and slots, whose pages
 // are taken when touched. A quarter is left for everything else. These shares are guesses.
 func (c *Config) Resolve(m Machine) {
-	memory := m.MemoryBytes
-	if memory == 0 {
-		memory = 8 * GiB
-	}
-	if c.Arena == 0 {
-		c.Arena = min(4*GiB, roundDown(memory/4, c.PageBytes))
-	}
-	if c.Private == 0 {
-		c.Private = min(2*GiB, roundDown(memory/8, c.PageBytes))
-	}
-	if c.ConnectionMemory == 0 {
-		c.ConnectionMemory = memory / 8 * 3
-	}
+	memory := cmp.Or(m.MemoryBytes, 8*GiB)
+	c.Arena = cmp.Or(c.Arena, min(4*GiB, roundDown(memory/4, c.PageBytes)))
+	c.Private = cmp.Or(c.Private, min(2*GiB, roundDown(memory/8, c.PageBytes)))
+	c.ConnectionMemory = cmp.Or(c.ConnectionMemory, memory/8*3)
 	// Staging and slots are small enough for several connections, even on a small machine.
-	if c.Staging == 0 {
-		c.Staging = max(64*KiB, min(64*MiB, c.StagingMax, roundDown(c.ConnectionMemory/16, c.PageBytes)))
-	}
-	if c.Slots == 0 {
-		c.Slots = max(c.PageBytes, min(256*MiB, c.SlotsMax, roundDown(c.ConnectionMemory/8, c.PageBytes)))
-	}
-	if c.Workers == 0 {
-		c.Workers = max(1, m.CPUs)
-	}
-	if c.Node == "" {
-		c.Node = m.Host
-	}
-	if c.ClusterNode == "" {
-		c.ClusterNode = strings.ToLower(m.Host)
-	}
-	if c.EventsPod == "" {
-		c.EventsPod = c.Node
-	}
+	c.Staging = cmp.Or(c.Staging, max(64*KiB, min(64*MiB, c.StagingMax, roundDown(c.ConnectionMemory/16, c.PageBytes))))
+	c.Slots = cmp.Or(c.Slots, max(c.PageBytes, min(256*MiB, c.SlotsMax, roundDown(c.ConnectionMemory/8, c.PageBytes))))
+	c.Workers = cmp.Or(c.Workers, max(1, m.CPUs))
+	c.Node = cmp.Or(c.Node, m.Host)
+	c.ClusterNode = cmp.Or(c.ClusterNode, strings.ToLower(m.Host))
+	c.EventsPod = cmp.Or(c.EventsPod, c.Node)
 }
 
 func roundDown(n, unit Bytes) Bytes {

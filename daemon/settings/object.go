@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -63,9 +64,7 @@ func (c *Config) objectEnvironment(getenv func(string) string) {
 	if !c.UsesObject() {
 		return
 	}
-	if c.ObjectRegion == "" {
-		c.ObjectRegion = getenv("AWS_REGION")
-	}
+	c.ObjectRegion = cmp.Or(c.ObjectRegion, getenv("AWS_REGION"))
 	if c.ObjectCredentials != "" {
 		return
 	}

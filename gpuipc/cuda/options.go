@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -46,18 +47,10 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("cuda: chunks of %d bytes, %d streams (at most %d), call timeout %v, attach wait %v: %w",
 			o.ChunkBytes, o.Streams, maxStreams, o.CallTimeout, o.AttachWait, gpuipc.ErrInvalid)
 	}
-	if o.ChunkBytes == 0 {
-		o.ChunkBytes = defaultChunkBytes
-	}
-	if o.Streams == 0 {
-		o.Streams = defaultStreams
-	}
-	if o.CallTimeout == 0 {
-		o.CallTimeout = defaultCallTimeout
-	}
-	if o.AttachWait == 0 {
-		o.AttachWait = defaultAttachWait
-	}
+	o.ChunkBytes = cmp.Or(o.ChunkBytes, defaultChunkBytes)
+	o.Streams = cmp.Or(o.Streams, defaultStreams)
+	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
+	o.AttachWait = cmp.Or(o.AttachWait, defaultAttachWait)
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,9 +69,7 @@ func ReadConfig(configJSON []byte, o ConfigOptions) (Identity, ConfigNotes, erro
 }
 
 func (o *ConfigOptions) fill(modelType string) {
-	if o.Model == "" {
-		o.Model = modelType
-	}
+	o.Model = cmp.Or(o.Model, modelType)
 	o.TPSize = max(o.TPSize, 1)
 	setDefault(&o.KVDType, BF16)
 	setDefault(&o.ConvDType, BF16)

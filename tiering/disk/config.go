@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -134,7 +135,7 @@ func Defaults() Config {
 
 // withDefaults sets zero fields to their defaults.
 func (c Config) withDefaults() Config {
-	setDefault(&c.GranuleBytes, 64<<10)
+	c.GranuleBytes = cmp.Or(c.GranuleBytes, 64<<10)
 	if total := c.PublicBytes + c.PrivateBytes; c.SlabBytes == 0 {
 		c.SlabBytes = evenSlab(total, c.GranuleBytes)
 	} else {
@@ -143,13 +144,13 @@ func (c Config) withDefaults() Config {
 	if c.GranuleBytes > 0 {
 		c.SlabBytes -= c.SlabBytes % c.GranuleBytes
 	}
-	setDefault(&c.Workers, 4)
-	setDefault(&c.QueueBytes, 256<<20)
-	setDefault(&c.QueueLen, 4096)
-	setDefault(&c.SyncEvery, 5*time.Second)
-	setDefault(&c.RetryMin, time.Second)
-	setDefault(&c.RetryMax, max(time.Minute, c.RetryMin))
-	setDefault(&c.DrainTime, 10*time.Second)
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.QueueBytes = cmp.Or(c.QueueBytes, 256<<20)
+	c.QueueLen = cmp.Or(c.QueueLen, 4096)
+	c.SyncEvery = cmp.Or(c.SyncEvery, 5*time.Second)
+	c.RetryMin = cmp.Or(c.RetryMin, time.Second)
+	c.RetryMax = cmp.Or(c.RetryMax, max(time.Minute, c.RetryMin))
+	c.DrainTime = cmp.Or(c.DrainTime, 10*time.Second)
 	if c.Find == nil {
 		c.Find = &find.Index{}
 	}
@@ -174,11 +175,4 @@ const defaultSlabBytes = 1 << 30
 func evenSlab(total, granule int64) int64 {
 	n := max((total+defaultSlabBytes-1)/defaultSlabBytes, 1)
 	return total / n
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

@@ -22,6 +22,7 @@
 package metric
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -123,10 +124,7 @@ func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)
 		if count == "" && prom == "" {
 			continue
 		}
-		inner := tag.Get("part")
-		if inner == "" {
-			inner = part
-		}
+		inner := cmp.Or(tag.Get("part"), part)
 		if count != "" {
 			count = prefix + count
 		}

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -94,28 +95,28 @@ type Config struct {
 func Defaults() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
-	setDefault(&c.Prefix, "spliced/")
+	c.Prefix = cmp.Or(c.Prefix, "spliced/")
 	if !strings.HasSuffix(c.Prefix, "/") {
 		c.Prefix += "/"
 	}
-	setDefault(&c.Region, "us-east-1")
-	setDefault(&c.QueueBytes, 256<<20)
-	setDefault(&c.QueueLen, 1024)
-	setDefault(&c.Writers, 2)
-	setDefault(&c.IndexBytes, 64<<20)
-	setDefault(&c.ListEvery, 5*time.Minute)
-	setDefault(&c.ListRequests, 2)
-	setDefault(&c.Requests, 32)
-	setDefault(&c.Streams, 4)
-	setDefault(&c.RangeBytes, 8<<20)
-	setDefault(&c.AnswerTime, 5*time.Second)
-	setDefault(&c.StallTime, 5*time.Second)
-	setDefault(&c.BreakerFailures, 3)
-	setDefault(&c.BreakerMin, time.Second)
-	setDefault(&c.BreakerMax, max(30*time.Second, c.BreakerMin))
-	setDefault(&c.FullTime, time.Minute)
-	setDefault(&c.SuspectTime, 10*time.Minute)
-	setDefault(&c.AbsentTime, 30*time.Second)
+	c.Region = cmp.Or(c.Region, "us-east-1")
+	c.QueueBytes = cmp.Or(c.QueueBytes, 256<<20)
+	c.QueueLen = cmp.Or(c.QueueLen, 1024)
+	c.Writers = cmp.Or(c.Writers, 2)
+	c.IndexBytes = cmp.Or(c.IndexBytes, 64<<20)
+	c.ListEvery = cmp.Or(c.ListEvery, 5*time.Minute)
+	c.ListRequests = cmp.Or(c.ListRequests, 2)
+	c.Requests = cmp.Or(c.Requests, 32)
+	c.Streams = cmp.Or(c.Streams, 4)
+	c.RangeBytes = cmp.Or(c.RangeBytes, 8<<20)
+	c.AnswerTime = cmp.Or(c.AnswerTime, 5*time.Second)
+	c.StallTime = cmp.Or(c.StallTime, 5*time.Second)
+	c.BreakerFailures = cmp.Or(c.BreakerFailures, 3)
+	c.BreakerMin = cmp.Or(c.BreakerMin, time.Second)
+	c.BreakerMax = cmp.Or(c.BreakerMax, max(30*time.Second, c.BreakerMin))
+	c.FullTime = cmp.Or(c.FullTime, time.Minute)
+	c.SuspectTime = cmp.Or(c.SuspectTime, 10*time.Minute)
+	c.AbsentTime = cmp.Or(c.AbsentTime, 30*time.Second)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -179,13 +180,6 @@ func (c *Config) endpoint() (*url.URL, error) {
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // CheckBucket returns an error if a bucket must not have this name.

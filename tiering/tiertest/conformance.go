@@ -1,6 +1,7 @@
 package tiertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,7 @@ func (r *rig) open(o Options) {
 	if o.PublicBytes+o.PrivateBytes == 0 {
 		o.PublicBytes, o.PrivateBytes = 24<<20, 24<<20
 	}
-	if o.LargestBytes == 0 {
-		o.LargestBytes = 64 << 10
-	}
+	o.LargestBytes = cmp.Or(o.LargestBytes, 64<<10)
 	s := r.factory(r, o)
 	r.Subject = s
 	r.Cleanup(func() {

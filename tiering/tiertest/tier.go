@@ -1,6 +1,7 @@
 package tiertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -47,10 +48,7 @@ func (s *Tier) Begin(o *Object) (Filling, error) {
 		f.refs = append(f.refs, ref)
 		view.Shares = append(view.Shares, tier.Share{Ref: ref, Digests: o.Digests[rank]})
 	}
-	room := o.Tenant.QuotaBytes
-	if room == 0 {
-		room = math.MaxInt64
-	}
+	room := cmp.Or(o.Tenant.QuotaBytes, math.MaxInt64)
 	var err error
 	if f.write, err = s.Admit(view, room); err != nil {
 		s.Memory.free(f.refs...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,7 @@ func (f *doctorFlags) run(ctx context.Context, c *cli.Call) error {
 
 func (f *doctorFlags) examine(ctx context.Context, c *cli.Call) error {
 	o := doctor.Options{Socket: f.socket, Library: f.driver}
-	if o.Socket == "" {
-		o.Socket = connector.DefaultSocket()
-	}
+	o.Socket = cmp.Or(o.Socket, connector.DefaultSocket())
 	// The context in use may name a daemon on another machine.
 	if !f.target.named() && (f.socket != "" || os.Getenv("SPLICED_ADMIN_SOCKET") == "") {
 		f.target.admin = api.SocketBeside(o.Socket)

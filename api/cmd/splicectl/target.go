@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -87,9 +88,7 @@ func contextNamed(name string) (contexts.Context, error) {
 	if name == "" && f.Current == "" {
 		return contexts.Context{Admin: api.SocketBeside(connector.DefaultSocket())}, nil
 	}
-	if name == "" {
-		name = f.Current
-	}
+	name = cmp.Or(name, f.Current)
 	found, ok := f.Find(name)
 	if !ok {
 		return found, fmt.Errorf("no context %q; splicectl context ls lists them", name)

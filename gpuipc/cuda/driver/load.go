@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"unsafe"
@@ -124,9 +125,7 @@ func (s *symbols) table() []struct {
 // error names), there is no device (cuInit), or the driver is older than MinDriverVersion.
 // The library stays loaded until the process ends. Loading it again is cheap.
 func Load(path string) (*API, error) {
-	if path == "" {
-		path = Library
-	}
+	path = cmp.Or(path, Library)
 	lib, err := open(path)
 	if err != nil {
 		return nil, fmt.Errorf("driver: %w: %w", gpuipc.ErrUnavailable, err)

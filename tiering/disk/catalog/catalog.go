@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -54,12 +55,8 @@ type Catalog struct {
 // the disk does. After an error nothing is left open. tier.ErrCorrupt means that an
 // operator has to repair or delete the directory.
 func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
-	if o.CloseWithin == 0 {
-		o.CloseWithin = 10 * time.Second
-	}
-	if o.memTable == 0 {
-		o.memTable = memTableBytes
-	}
+	o.CloseWithin = cmp.Or(o.CloseWithin, 10*time.Second)
+	o.memTable = cmp.Or(o.memTable, memTableBytes)
 	c := &Catalog{g: newGuard(fs), log: o.Log, within: o.CloseWithin}
 	_, err := call(c, func() (struct{}, error) {
 		return struct{}{}, c.openDB(dir, c.options(o.memTable))

@@ -1,6 +1,7 @@
 package slab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -69,10 +70,7 @@ func OpenSet(fs FS, o SetOptions) (*Set, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Set{fs: fs, opts: o, width: o.Width}
-	if s.width == 0 {
-		s.width = DefaultWidth
-	}
+	s := &Set{fs: fs, opts: o, width: cmp.Or(o.Width, DefaultWidth)}
 	s.mu.slabs, s.mu.next = map[uint32]File{}, 1
 	names, err := fs.List()
 	if err != nil {

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -221,30 +222,30 @@ func Defaults() Config {
 
 // WithDefaults sets zero fields to their defaults.
 func (c Config) WithDefaults() Config {
-	setDefault(&c.Name, "spliced-arena")
-	setDefault(&c.PageBytes, 64<<10)
-	setDefault(&c.LeaseTTL, time.Minute)
-	setDefault(&c.MaxLeaseTTL, max(10*time.Minute, c.LeaseTTL))
-	setDefault(&c.FillTTL, time.Minute)
-	setDefault(&c.SweepEvery, time.Second)
-	setDefault(&c.MaxLeases, 65536)
-	setDefault(&c.MaxReservations, 4096)
-	setDefault(&c.MaxProfiles, 64)
-	setDefault(&c.MaxChain, 256)
-	setDefault(&c.MaxDeparted, 65536)
-	setDefault(&c.MaxDecisions, 4096)
+	c.Name = cmp.Or(c.Name, "spliced-arena")
+	c.PageBytes = cmp.Or(c.PageBytes, 64<<10)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, time.Minute)
+	c.MaxLeaseTTL = cmp.Or(c.MaxLeaseTTL, max(10*time.Minute, c.LeaseTTL))
+	c.FillTTL = cmp.Or(c.FillTTL, time.Minute)
+	c.SweepEvery = cmp.Or(c.SweepEvery, time.Second)
+	c.MaxLeases = cmp.Or(c.MaxLeases, 65536)
+	c.MaxReservations = cmp.Or(c.MaxReservations, 4096)
+	c.MaxProfiles = cmp.Or(c.MaxProfiles, 64)
+	c.MaxChain = cmp.Or(c.MaxChain, 256)
+	c.MaxDeparted = cmp.Or(c.MaxDeparted, 65536)
+	c.MaxDecisions = cmp.Or(c.MaxDecisions, 4096)
 	if c.Find == nil {
 		c.Find = &find.Index{}
 	}
-	setDefault(&c.DefaultLevel, tier.LevelMemory)
-	setDefault(&c.HighWater, 0.90)
-	setDefault(&c.LowWater, min(0.80, c.HighWater))
-	setDefault(&c.MaxPromotions, 4)
-	setDefault(&c.PromoteBytes, 256<<20)
-	setDefault(&c.PromoteQueue, 4096)
-	setDefault(&c.MaxFinds, 8)
-	setDefault(&c.MaxFetches, 8)
-	setDefault(&c.FindTTL, 5*time.Second)
+	c.DefaultLevel = cmp.Or(c.DefaultLevel, tier.LevelMemory)
+	c.HighWater = cmp.Or(c.HighWater, 0.90)
+	c.LowWater = cmp.Or(c.LowWater, min(0.80, c.HighWater))
+	c.MaxPromotions = cmp.Or(c.MaxPromotions, 4)
+	c.PromoteBytes = cmp.Or(c.PromoteBytes, 256<<20)
+	c.PromoteQueue = cmp.Or(c.PromoteQueue, 4096)
+	c.MaxFinds = cmp.Or(c.MaxFinds, 8)
+	c.MaxFetches = cmp.Or(c.MaxFetches, 8)
+	c.FindTTL = cmp.Or(c.FindTTL, 5*time.Second)
 	c.Advise = c.Advise.WithDefaults()
 	devices := make([]hbm.Config, len(c.HBM))
 	for i := range c.HBM {
@@ -264,11 +265,4 @@ func (c Config) WithDefaults() Config {
 		c.Now = time.Now
 	}
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

@@ -1,6 +1,7 @@
 package codegen
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -48,10 +49,7 @@ func words(f *schema.Field) string {
 
 // pythonName returns the name of the field in the Python message.
 func pythonName(f *schema.Field) string {
-	name := f.Python
-	if name == "" {
-		name = strings.ReplaceAll(words(f), " ", "_")
-	}
+	name := cmp.Or(f.Python, strings.ReplaceAll(words(f), " ", "_"))
 	if name == "from" {
 		name += "_" // a keyword
 	}

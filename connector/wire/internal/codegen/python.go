@@ -1,6 +1,7 @@
 package codegen
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,10 +72,7 @@ func (s *source) enums(enums []schema.Enum) {
 		s.docstring("    ", sentence(doc))
 		s.line("")
 		for _, v := range e.Values {
-			name := v.Python
-			if name == "" {
-				name = upper(v.Name)
-			}
+			name := cmp.Or(v.Python, upper(v.Name))
 			s.line("    %s = %d", name, v.Number)
 			if v.Doc != "" {
 				s.docstring("    ", sentence(pythonDoc(v.Doc)))
