@@ -16,13 +16,10 @@ import (
 
 var _ api.Canaries = (*View)(nil)
 
-// splicingCheck returns the health check that lists the profiles for which splicing is switched
-// off.
-func (v *checks) splicingCheck() api.Check {
-	check := api.Check{Name: "splicing", State: api.CheckOK}
+// splicingTrouble lists the profiles for which splicing is switched off; "" = none.
+func (v *checks) splicingTrouble() string {
 	if why := v.o.Canary.Unknown(); why != "" {
-		check.State, check.Detail = api.CheckDegraded, "all profiles are switched off: "+why
-		return check
+		return "all profiles are switched off: " + why
 	}
 	var off []string
 	for _, r := range v.o.Canary.List() {
@@ -32,17 +29,13 @@ func (v *checks) splicingCheck() api.Check {
 		}
 	}
 	if len(off) == 0 {
-		return check
+		return ""
 	}
 	const most = 4
-	more := ""
-	if len(off) > most {
-		more = fmt.Sprintf("; and %d more", len(off)-most)
-		off = off[:most]
+	if n := len(off) - most; n > 0 {
+		off = append(off[:most], fmt.Sprintf("and %d more", n))
 	}
-	check.State = api.CheckDegraded
-	check.Detail = "switched off: " + strings.Join(off, "; ") + more + ". splicectl profile on switches it on again"
-	return check
+	return "switched off: " + strings.Join(off, "; ") + ". splicectl profile on switches it on again"
 }
 
 // Canaries implements api.Canaries.

@@ -153,17 +153,16 @@ func (v *listing) segment(s *tiering.SegmentInfo) api.Segment {
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.o.Tenants.NameOf(s.Tenant),
 		State: r.state, Tiers: r.tiers, Level: r.level, Role: s.Spec.Role.String(), Tokens: s.Spec.Tokens, Interior: s.Interior,
 		Bytes: s.Bytes, DiskBytes: r.diskBytes, Leases: s.Leases, Hits: s.Hits, Publisher: s.Publisher, Created: s.Created, LastUsed: s.LastUsed,
-		Primer: primerOf(&s.Spec), Packed: v.packed(s.Packed, s.Profile, s.Interior),
+		Primer: digestOf(s.Spec.Primer), Packed: v.packed(s.Packed, s.Profile, s.Interior),
 	}
 }
 
-// primerOf returns the id of the primer after which a segment was captured; nil = none.
-func primerOf(s *profile.SegmentSpec) *api.Digest {
-	if s.Primer == (profile.PrimerID{}) {
+// digestOf returns a digest as shown to operators; nil for zero, which stands for none.
+func digestOf(hash [32]byte) *api.Digest {
+	if hash == ([32]byte{}) {
 		return nil
 	}
-	id := api.Digest(s.Primer)
-	return &id
+	return new(api.Digest(hash))
 }
 
 // packed describes the packed parts of a segment; nil = it is not packed.
@@ -186,7 +185,7 @@ func (v *listing) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) 
 		State: "published", Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(),
 		Role: e.Spec.Role.String(), Tokens: e.Spec.Tokens, Interior: e.End - e.Begin,
 		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Created: e.Created, LastUsed: e.LastUsed,
-		Primer: primerOf(&e.Spec), Packed: v.packed(e.Packed, tier.ProfileID(ids[e.Fingerprint]), e.End-e.Begin),
+		Primer: digestOf(e.Spec.Primer), Packed: v.packed(e.Packed, tier.ProfileID(ids[e.Fingerprint]), e.End-e.Begin),
 	}
 }
 
@@ -311,19 +310,16 @@ func (v *listing) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
 			list = append(list, diskCheckpoint(&e, ids))
 		}
 	}
-	slices.SortStableFunc(list, func(a, b api.Checkpoint) int {
+	order := func(a, b api.Checkpoint) int {
 		return cmp.Or(bytes.Compare(a.Hash[:], b.Hash[:]), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Profile, b.Profile))
-	})
-	list = slices.CompactFunc(list, sameCheckpoint)
+	}
+	slices.SortStableFunc(list, order)
+	list = slices.CompactFunc(list, func(a, b api.Checkpoint) bool { return order(a, b) == 0 })
 	n := min(len(list), q.Limit)
 	for 0 < n && n < len(list) && list[n].Hash == list[n-1].Hash {
 		n++ // rows of one hash stay on one page
 	}
 	return list[:n], nil
-}
-
-func sameCheckpoint(a, b api.Checkpoint) bool {
-	return a.Hash == b.Hash && a.Kind == b.Kind && a.Tenant == b.Tenant && a.Profile == b.Profile
 }
 
 func (v *listing) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.PrefixHash, limit int) []api.Checkpoint {
@@ -346,7 +342,7 @@ func (v *listing) checkpointsInMemory(f tiering.CheckpointFilter, after *profile
 func (v *listing) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 	r := v.residence(tier.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
 	return api.Checkpoint{
-		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.o.Tenants.NameOf(c.Tenant),
+		Hash: api.Digest(c.Hash), Parent: digestOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.o.Tenants.NameOf(c.Tenant),
 		Kind: kindName(c.Kind), Tiers: r.tiers, Level: r.level, Tokens: c.Tokens, Rows: c.Tokens - c.Begin,
 		Bytes: c.Bytes, DiskBytes: r.diskBytes, Leases: c.Leases, Children: c.Children, Thinned: c.Stripped, Created: c.Created, LastUsed: c.LastUsed,
 	}
@@ -355,18 +351,10 @@ func (v *listing) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 // diskCheckpoint returns the row of a checkpoint that is only on disk.
 func diskCheckpoint(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Checkpoint {
 	return api.Checkpoint{
-		Hash: api.Digest(e.Key), Parent: parentOf(e.Parent.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
+		Hash: api.Digest(e.Key), Parent: digestOf(e.Parent.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
 		Kind: kindName(e.Kind), Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(), Tokens: e.End, Rows: e.End - e.Begin,
 		Bytes: e.RankBytes * int64(e.Ranks), DiskBytes: e.Bytes, Children: e.Children, Created: e.Created, LastUsed: e.LastUsed,
 	}
-}
-
-func parentOf(hash [32]byte) *api.Digest {
-	if hash == ([32]byte{}) {
-		return nil
-	}
-	parent := api.Digest(hash)
-	return &parent
 }
 
 func kindName(k tier.CheckpointKind) string {

@@ -117,14 +117,6 @@ func (v *operator) Drain(on, dry bool) (api.Drained, error) {
 	return api.Drained{Draining: on, DryRun: dry, Connections: len(v.o.Server.Holders()), Leases: v.o.Store.CountLeases()}, nil
 }
 
-// drainCheck returns the health check of a node that is being drained; false = it is not.
-func (v *checks) drainCheck() (api.Check, bool) {
-	if !v.o.Server.Draining() {
-		return api.Check{}, false
-	}
-	return api.Check{Name: "drain", State: api.CheckDegraded, Detail: "no new clients and objects are accepted until the drain is undone: splicectl drain --undo, or DELETE /api/v1/drain"}, true
-}
-
 // Reload implements api.Operator.
 func (v *operator) Reload(dry bool) (api.Reloaded, error) {
 	r, err := v.o.Reload(dry)

@@ -10,62 +10,29 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// socketCheck reports whether clients can reach the engine socket.
-func (v *checks) socketCheck() api.Check {
-	check := api.Check{Name: "socket", State: api.CheckOK}
-	if trouble := v.o.Guard.Trouble(); trouble != "" {
-		check.State, check.Detail = api.CheckDegraded, trouble
-	}
-	return check
-}
-
-// diskCheck reports the state of the disk tier; false = there is no disk tier.
-func (v *checks) diskCheck() (api.Check, bool) {
-	if v.o.Disk == nil {
-		return api.Check{}, false
-	}
-	check := api.Check{Name: "disk", State: api.CheckOK}
-	explain(&check, v.o.Disk.Health())
-	return check, true
-}
-
-// eventsCheck reports whether all KV events reach all routers; false = KV events are off.
-func (v *checks) eventsCheck() (api.Check, bool) {
-	if v.o.Events == nil {
-		return api.Check{}, false
-	}
-	check := api.Check{Name: "events", State: api.CheckOK}
-	if trouble := v.o.Events.Trouble(); trouble != "" {
-		check.State, check.Detail = api.CheckDegraded, trouble
-	}
-	return check, true
-}
-
-// explain puts the most severe problem of the disk tier into check, and then its dormant entries.
-func explain(check *api.Check, h disk.Health) {
-	degraded := func(format string, args ...any) {
-		check.State, check.Detail = api.CheckDegraded, fmt.Sprintf(format, args...)
-	}
+// diskTrouble describes the most severe problem of the disk tier, and then its dormant entries; "" =
+// none.
+func diskTrouble(h disk.Health) string {
+	var list []string
 	switch {
 	case h.State != disk.StateOK:
-		degraded("%v since %s: %s", h.State, h.Since.Format(time.RFC3339), diskMeans[h.State])
+		text := fmt.Sprintf("%v since %s: %s", h.State, h.Since.Format(time.RFC3339), diskMeans[h.State])
 		if h.Cause != "" {
-			check.Detail += ": " + h.Cause
+			text += ": " + h.Cause
 		}
+		list = append(list, text)
 	case h.ReadStalled > 0:
-		degraded("a read has hung for %v: until it returns, objects only on disk are misses", h.ReadStalled.Round(time.Second))
+		list = append(list, fmt.Sprintf("a read has hung for %v: until it returns, objects only on disk are misses", h.ReadStalled.Round(time.Second)))
 	case h.WriteStalled > 0:
-		degraded("a write has hung for %v: until it returns, no new objects are accepted", h.WriteStalled.Round(time.Second))
+		list = append(list, fmt.Sprintf("a write has hung for %v: until it returns, no new objects are accepted", h.WriteStalled.Round(time.Second)))
 	case !h.Reads:
-		degraded("reads failed repeatedly and are suspended: objects only on disk are misses")
+		list = append(list, "reads failed repeatedly and are suspended: objects only on disk are misses")
 	}
 	if h.Dormant > 0 {
-		if check.Detail != "" {
-			check.Detail += "; "
-		}
-		degraded("%s%d entries are kept but not served until the file of their profile can be read or an engine registers the profile: %s",
-			check.Detail, h.Dormant, h.DormantCause)
+		list = append(list, fmt.Sprintf("%d entries are kept but not served until the file of their profile can be read or an engine registers the profile: %s",
+			h.Dormant, h.DormantCause))
 	}
+	return strings.Join(list, "; ")
 }
 
 // diskMeans describes the consequences of each state of the disk tier.
@@ -124,24 +91,17 @@ func (v *base) gpuName(id tier.DeviceID) string {
 	return ""
 }
 
-// gpuCheck reports the state of the GPUs; false if none is configured.
-func (v *checks) gpuCheck() (api.Check, bool) {
-	if !v.o.Config.UsesHBM() {
-		return api.Check{}, false
-	}
-	check := api.Check{Name: "hbm", State: api.CheckOK}
-	var troubles []string
+// gpuTrouble describes the problems of the GPUs; "" = none.
+func (v *checks) gpuTrouble() string {
+	var list []string
 	for _, g := range v.o.GPUs {
 		if trouble := g.Trouble(); trouble != "" {
-			troubles = append(troubles, trouble)
+			list = append(list, trouble)
 		}
 	}
-	if len(troubles) == 0 {
-		return check, true
+	text := strings.Join(list, "; ")
+	if text != "" && !v.o.GPUs.Serving() {
+		text = "no GPU memory, serving from memory and disk: " + text
 	}
-	check.State, check.Detail = api.CheckDegraded, strings.Join(troubles, "; ")
-	if !v.o.GPUs.Serving() {
-		check.Detail = "no GPU memory, serving from memory and disk: " + check.Detail
-	}
-	return check, true
+	return text
 }

@@ -145,13 +145,9 @@ func blockEnds(tokens, block int) []int {
 }
 
 func (v *base) tenantOf(name string) (*tiering.Tenant, error) {
-	if name == "" {
-		name = settings.DefaultTenant
-	}
-	for i := range v.o.Tenants {
-		if v.o.Tenants[i].Name == name {
-			return &v.o.Tenants[i], nil
-		}
+	name = cmp.Or(name, settings.DefaultTenant)
+	if t := v.o.Tenants.ByName(name); t != nil {
+		return t, nil
 	}
 	return nil, fmt.Errorf("tenant %q is not configured: %w", name, api.ErrNotFound)
 }

@@ -1,8 +1,8 @@
 package view
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -357,45 +357,44 @@ func tierName(p tier.Place) string {
 
 // Checks lists the node's capabilities and problems. The node stays in service with all of them.
 func (v *checks) Checks() []api.Check {
-	list := []api.Check{
-		{Name: "peer_pidfd", State: api.CheckOK},
-		{Name: "memory", State: api.CheckOK},
-		{Name: "profiles", State: api.CheckOK},
-		{Name: "connections", State: api.CheckOK},
+	trouble := map[string]string{ // by the check's name; "" = none
+		"peer_pidfd": "", "memory": "", "profiles": "", "connections": "", "splicing": v.splicingTrouble(), "socket": v.o.Guard.Trouble(),
 	}
 	if n := len(v.o.Store.Profiles()); n >= v.o.Config.MaxProfiles {
-		list[2].State = api.CheckDegraded
-		list[2].Detail = fmt.Sprintf("%d profiles are registered, the maximum: a new one is refused unless one of them is unused and holds nothing", n)
+		trouble["profiles"] = fmt.Sprintf("%d profiles are registered, the maximum: a new one is refused unless one of them is unused and holds nothing", n)
 	}
 	if !v.o.Pidfds {
-		list[0].State = api.CheckDegraded
-		list[0].Detail = "the kernel has no SO_PEERPIDFD (Linux 6.5): a killed client whose socket survives in a child is noticed only when the child ends"
+		trouble["peer_pidfd"] = "the kernel has no SO_PEERPIDFD (Linux 6.5): a killed client whose socket survives in a child is noticed only when the child ends"
 	}
 	total := v.o.Config.Arena + v.o.Config.Private + v.o.Config.ConnectionMemory
 	if limit := v.o.Machine.MemoryBytes; limit > 0 && total > limit {
-		list[1].State = api.CheckDegraded
-		list[1].Detail = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
+		trouble["memory"] = fmt.Sprintf("pools and connection memory may grow to %v, this process may use %v", total, limit)
 	}
 	for _, short := range v.o.Shortfalls {
-		i := slices.IndexFunc(list, func(c api.Check) bool { return c.Name == short.Check })
-		list[i].State, list[i].Detail = api.CheckDegraded, strings.TrimSuffix(short.Text+"; "+list[i].Detail, "; ")
+		trouble[short.Check] = strings.TrimSuffix(short.Text+"; "+trouble[short.Check], "; ")
 	}
-	list = append(list, v.splicingCheck(), v.socketCheck())
-	if check, ok := v.drainCheck(); ok {
+	if v.o.Server.Draining() {
+		trouble["drain"] = "no new clients and objects are accepted until the drain is undone: splicectl drain --undo, or DELETE /api/v1/drain"
+	}
+	if v.o.Disk != nil {
+		trouble["disk"] = diskTrouble(v.o.Disk.Health())
+	}
+	if v.o.Object != nil {
+		trouble["object"] = v.o.Object.Health().Trouble
+	}
+	if v.o.Config.UsesHBM() {
+		trouble["hbm"] = v.gpuTrouble()
+	}
+	if v.o.Events != nil {
+		trouble["events"] = v.o.Events.Trouble()
+	}
+	var list []api.Check
+	for _, name := range slices.Sorted(maps.Keys(trouble)) {
+		check := api.Check{Name: name, State: api.CheckOK, Detail: trouble[name]}
+		if check.Detail != "" {
+			check.State = api.CheckDegraded
+		}
 		list = append(list, check)
 	}
-	if check, ok := v.diskCheck(); ok {
-		list = append(list, check)
-	}
-	if check, ok := v.objectCheck(); ok {
-		list = append(list, check)
-	}
-	if check, ok := v.gpuCheck(); ok {
-		list = append(list, check)
-	}
-	if check, ok := v.eventsCheck(); ok {
-		list = append(list, check)
-	}
-	slices.SortFunc(list, func(a, b api.Check) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }

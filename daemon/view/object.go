@@ -20,18 +20,6 @@ func (v *View) objectPools() []api.Pool {
 	}}
 }
 
-// objectCheck reports the state of the object store; false = there is no object store.
-func (v *checks) objectCheck() (api.Check, bool) {
-	if v.o.Object == nil {
-		return api.Check{}, false
-	}
-	check := api.Check{Name: "object", State: api.CheckOK}
-	if h := v.o.Object.Health(); h.Trouble != "" {
-		check.State, check.Detail = api.CheckDegraded, h.Trouble
-	}
-	return check, true
-}
-
 // ProbeObjectStore implements api.Node.
 func (v *operator) ProbeObjectStore(ctx context.Context) api.ObjectProbe {
 	if v.o.Object == nil {

@@ -66,16 +66,12 @@ func (v *listing) request(r *usage.Request) api.Request {
 }
 
 func span(s *usage.Span) api.Span {
-	out := api.Span{Begin: int(s.Begin), End: int(s.End), From: s.From.String()}
+	out := api.Span{Begin: int(s.Begin), End: int(s.End), From: s.From.String(), Key: digestOf(s.Key)}
 	if s.Place != tier.PlaceNone {
 		out.Tier = tierName(s.Place)
 	}
 	if s.From == usage.Computed {
 		out.Reason = s.Cause.String()
-	}
-	if s.Key != ([32]byte{}) {
-		key := api.Digest(s.Key)
-		out.Key = &key
 	}
 	return out
 }
