@@ -62,55 +62,37 @@ func (t leaseOps) giveAllBack(rows []tiering.Acquired) {
 	}
 }
 
-// scopeOnDevice is like scope, for a request that needs device memory. It also returns that memory.
-func (t leaseOps) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, tier.TenantID, error) {
-	l, err := t.attachedDevice()
-	if err != nil {
-		return nil, 0, 0, err
-	}
-	id, tenant, err := t.scope(profileID)
-	return l, id, tenant, err
-}
-
 // acquireDevice leases segments on the device.
 func (t leaseOps) acquireDevice(m *wire.AcquireDeviceRequest) (wire.Message, error) {
-	l, id, tenant, err := t.scopeOnDevice(m.Profile)
+	l, err := t.attachedDevice()
 	if err != nil {
 		return nil, err
 	}
-	ttl, err := t.lifeOf(m.TTLMs)
+	q, err := t.leasing(m.Profile, m.Rank, m.TTLMs, m.Digests, m.All, m.Keys)
 	if err != nil {
 		return nil, err
 	}
-	q := leasing{
-		AcquireQuery: tiering.AcquireQuery{
-			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: ttl,
-			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys, Device: l.gpu.ID,
-		},
-		resident: true, atOnce: m.Wait == 0,
-	}
-	if t.switchedOff(id) {
+	q.Device, q.resident, q.atOnce = l.gpu.ID, true, m.Wait == 0
+	if t.switchedOff(q.Profile) {
 		return t.acquired(&q, make([]tiering.Acquired, len(m.Keys))), nil
 	}
-	l.reads(t.conn.server.store, id, q.Rank)
+	l.reads(t.conn.server.store, q.Profile, q.Rank)
 	return t.lease(&q)
 }
 
 // loadDevice leases a checkpoint on the device.
 func (t leaseOps) loadDevice(m *wire.LoadDeviceRequest) (wire.Message, error) {
-	l, id, tenant, err := t.scopeOnDevice(m.Profile)
+	l, err := t.attachedDevice()
 	if err != nil {
 		return nil, err
 	}
-	ttl, err := t.lifeOf(m.TTLMs)
+	q, err := t.loading(&m.LoadRequest)
 	if err != nil {
 		return nil, err
 	}
-	if !t.switchedOff(id) {
-		l.reads(t.conn.server.store, id, rankOf(m.Rank))
+	q.Device = l.gpu.ID
+	if !t.switchedOff(q.Profile) {
+		l.reads(t.conn.server.store, q.Profile, q.Rank)
 	}
-	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, tiering.LoadQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: ttl, Digests: m.Digests != 0, Again: t.mayWait(), Hash: m.Hash, Device: l.gpu.ID,
-	})
+	return t.loadFrom(t.at.session.LoadResident, t.at.session.AwaitLoadResident, q)
 }

@@ -158,24 +158,23 @@ func (t leaseOps) acquire(m *wire.AcquireRequest) (wire.Message, error) {
 	if m.Reserved != 0 {
 		return nil, codes.Refuse(wire.Unsupported, "acquire: block tables of %d tokens, which this daemon does not have", m.Reserved)
 	}
-	id, tenant, err := t.scope(m.Profile)
+	q, err := t.leasing(m.Profile, m.Rank, m.TTLMs, m.Digests, m.All, m.Keys)
 	if err != nil {
 		return nil, err
 	}
-	ttl, err := t.lifeOf(m.TTLMs)
-	if err != nil {
-		return nil, err
-	}
-	q := leasing{
-		AcquireQuery: tiering.AcquireQuery{
-			Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), TTL: ttl,
-			Digests: m.Digests != 0, All: m.All != 0, Keys: m.Keys,
-		},
-	}
-	if t.switchedOff(id) {
+	if t.switchedOff(q.Profile) {
 		return t.acquired(&q, make([]tiering.Acquired, len(m.Keys))), nil
 	}
 	return t.lease(&q)
+}
+
+// leasing returns an acquire with the fields of a request.
+func (t leaseOps) leasing(profileID, rank, ttlMs uint32, digests, all uint8, keys [][32]byte) (q leasing, err error) {
+	q.Rank, q.Digests, q.All, q.Keys = rankOf(rank), digests != 0, all != 0, keys
+	if q.Profile, q.Tenant, err = t.scope(profileID); err == nil {
+		q.TTL, err = t.lifeOf(ttlMs)
+	}
+	return q, err
 }
 
 // lease acquires the leases of a query and returns the reply. If some objects need a promotion, it
@@ -290,21 +289,23 @@ func (t leaseOps) releaseOne(id uint64) error {
 }
 
 func (t leaseOps) load(m *wire.LoadRequest) (wire.Message, error) {
-	id, tenant, err := t.scope(m.Profile)
+	q, err := t.loading(m)
 	if err != nil {
 		return nil, err
 	}
-	ttl, err := t.lifeOf(m.TTLMs)
-	if err != nil {
+	if err := t.knowsKinds(q.Accept); err != nil {
 		return nil, err
 	}
-	if err := t.knowsKinds(tier.CheckpointKind(m.Accept)); err != nil {
-		return nil, err
+	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, q)
+}
+
+// loading returns the store's query for a load.
+func (t leaseOps) loading(m *wire.LoadRequest) (q tiering.LoadQuery, err error) {
+	q = tiering.LoadQuery{Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept), Digests: m.Digests != 0, Again: t.mayWait(), Hash: m.Hash}
+	if q.Profile, q.Tenant, err = t.scope(m.Profile); err == nil {
+		q.TTL, err = t.lifeOf(m.TTLMs)
 	}
-	return t.loadFrom(t.at.session.Load, t.at.session.AwaitLoad, tiering.LoadQuery{
-		Profile: id, Tenant: tenant, Rank: rankOf(m.Rank), Accept: tier.CheckpointKind(m.Accept),
-		TTL: ttl, Digests: m.Digests != 0, Again: t.mayWait(), Hash: m.Hash,
-	})
+	return q, err
 }
 
 // loadFrom leases a checkpoint, in host or device memory, with the function now. If the checkpoint
