@@ -650,7 +650,7 @@ func TestPrimersNeedADaemonThatKnowsThem(t *testing.T) {
 	if _, err := m.WatchJobs(background, &WorkerQuery{Jobs: 1, Primers: make([]profile.PrimerID, wire.MaxPrimers+1)}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("watch: %v", err)
 	}
-	left := LeftPiece(spec, 40)
+	left := spec.Left(40)
 	if left.Primer != spec.Primer {
 		t.Error("the first piece of a segment has another primer")
 	}

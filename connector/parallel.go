@@ -47,16 +47,10 @@ type ParallelRow struct {
 
 // OwnSegment is the asking engine's share of a row: tokens [Begin, End) of the segment. If Begin
 // is above 0, another engine computes the tokens before Begin and publishes them as a segment
-// (see LeftPiece); this engine acquires that segment and continues from it. If End is less than
+// (see profile.SegmentSpec.Left); this engine acquires that segment and continues from it. If End is less than
 // the segment's number of tokens, this engine publishes its share as a segment, and another
 // engine continues from it.
 type OwnSegment struct{ Row, Begin, End int }
-
-// LeftPiece returns the geometry of the first of two pieces in which a segment is computed. The
-// parameter of is the geometry of the segment, and cut is the number of tokens of the piece.
-func LeftPiece(of profile.SegmentSpec, cut int) profile.SegmentSpec {
-	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
-}
 
 // Progress is an event of a row of a plan: wire.Progress….
 type Progress struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"os"
 	"os/exec"
@@ -155,7 +156,7 @@ func (c *rawClient) crc32Request(reservation uint64, d *document) *wire.CommitRe
 	m.Digest = m.Digest[:0]
 	for _, p := range d.layout.Parts {
 		for at := p.Off; at < p.Off+p.Len; at += gpuipc.ChunkBytes {
-			m.Digest = append(m.Digest, gpuipc.ChecksumBytes(d.bytes[at:min(at+gpuipc.ChunkBytes, p.Off+p.Len)]))
+			m.Digest = append(m.Digest, uint64(crc32.ChecksumIEEE(d.bytes[at:min(at+gpuipc.ChunkBytes, p.Off+p.Len)])))
 		}
 	}
 	return m

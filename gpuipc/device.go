@@ -111,7 +111,7 @@ type Device interface {
 	CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) error
 	// Digests stores the digest of each chunk of src.
 	Digests(ctx context.Context, src Ref, digests []uint64) error
-	// Checksums stores the CRC-32 of each chunk of src, see ChecksumBytes.
+	// Checksums stores the CRC-32 (IEEE) of each chunk of src, for clients without XXH3.
 	Checksums(ctx context.Context, src Ref, sums []uint64) error
 	// Load copies src into host memory, Store copies host memory to dst.
 	Load(ctx context.Context, dst []byte, src Ref) error

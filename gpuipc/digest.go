@@ -1,10 +1,6 @@
 package gpuipc
 
-import (
-	"hash/crc32"
-
-	"github.com/zeebo/xxh3"
-)
+import "github.com/zeebo/xxh3"
 
 // ChunkBytes is the unit of digests. An object of n bytes has Chunks(n) chunks. All have
 // ChunkBytes bytes, except the last, which may be shorter. Chunks are counted in the
@@ -26,6 +22,13 @@ func AppendDigests(digests []uint64, object []byte) []uint64 {
 	return digests
 }
 
-// ChecksumBytes returns the CRC-32 (IEEE) of one chunk, for clients without
-// XXH3.
-func ChecksumBytes(b []byte) uint64 { return uint64(crc32.ChecksumIEEE(b)) }
+// FirstDifference returns the index of the first digest that differs between two lists of equal
+// length; -1 = none.
+func FirstDifference(a, b []uint64) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}

@@ -149,7 +149,7 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 func shards(prefix string, after *[32]byte) (first, last int) {
 	low, high := [32]byte{}, [32]byte(bytes.Repeat([]byte{0xff}, 32))
 	for i := range min(len(prefix), 4) { // the digits that select a shard
-		digit := strings.IndexByte(hexDigits, prefix[i])
+		digit := strings.IndexByte("0123456789abcdef", prefix[i])
 		if digit < 0 {
 			return 0, -1
 		}
@@ -166,27 +166,7 @@ func shards(prefix string, after *[32]byte) (first, last int) {
 
 func (f *SegmentFilter) match(o *objects.Object) bool {
 	return (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) &&
-		hasHexPrefix(&o.Key, f.Prefix)
-}
-
-const hexDigits = "0123456789abcdef"
-
-// hasHexPrefix reports whether the hex form of a key begins with the given digits. It
-// compares digit by digit, so that a filter over a large catalog allocates no strings.
-func hasHexPrefix(key *[32]byte, digits string) bool {
-	if len(digits) > 2*len(key) {
-		return false
-	}
-	for i := range len(digits) {
-		nibble := key[i/2] >> 4
-		if i%2 == 1 {
-			nibble = key[i/2] & 15
-		}
-		if hexDigits[nibble] != digits[i] {
-			return false
-		}
-	}
-	return true
+		tier.HasHexPrefix(&o.Key, f.Prefix)
 }
 
 func (s *Store) segmentInfoLocked(o *objects.Object) SegmentInfo {
@@ -234,7 +214,7 @@ func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit
 			if len(page) >= limit {
 				return
 			}
-			for o := s.cat.Objects.Names.Checkpoints.Find(&found[i].Key); o != nil && hasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
+			for o := s.cat.Objects.Names.Checkpoints.Find(&found[i].Key); o != nil && tier.HasHexPrefix(&o.Key, f.Prefix); o = o.Sibling {
 				if (f.Tenant == nil || *f.Tenant == o.Tenant.ID) && (f.Profile == 0 || f.Profile == o.Profile.ID) {
 					page = append(page, s.checkpointInfoLocked(o))
 				}

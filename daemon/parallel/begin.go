@@ -336,7 +336,7 @@ func (d *draft) assign(p *plan, chosen *schedule.Plan, a *PlanAnswer, expect fun
 				r.last, a.Workers[i] = by, uint32(c)
 			} else {
 				r.first, r.cut = by, x.End
-				r.left, _ = key(d.profile, salt, Left(r.Spec, x.End), r.IDs[:x.End])
+				r.left, _ = key(d.profile, salt, r.Spec.Left(x.End), r.IDs[:x.End])
 			}
 			switch {
 			case c == 0:
@@ -362,7 +362,7 @@ func (d *draft) room(p *plan) (need, free int64) {
 		case r.state == own:
 			continue
 		case r.cut > 0 && r.last.node < 0:
-			spec = Left(r.Spec, r.cut)
+			spec = r.Spec.Left(r.cut)
 		}
 		_, n := spec.Interior()
 		var err error

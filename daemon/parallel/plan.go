@@ -130,7 +130,7 @@ func (p *plan) jobOf(s *sending) (j jobRequest, ok bool) {
 	}
 	j = jobRequest{number: number(s.row, s.end < r.Spec.Tokens), engine: s.engine, spec: r.Spec, begin: s.begin, holder: s.holder, ids: r.IDs[:s.end]}
 	if s.end < r.Spec.Tokens {
-		j.spec = Left(r.Spec, s.end)
+		j.spec = r.Spec.Left(s.end)
 	}
 	j.micros = microsOf(millis(r.late.Sub(p.work.cfg.Now())))
 	return j, true

@@ -26,12 +26,6 @@ type Segment struct {
 	IDs  []uint32 // token ids, Spec.Tokens of them
 }
 
-// Left returns the geometry of the left piece of a segment. The piece has the tokens before the
-// index cut, and the segment's role, head and primer, but no tail.
-func Left(of profile.SegmentSpec, cut int) profile.SegmentSpec {
-	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
-}
-
 // primersOf lists the distinct primers after which segments are captured.
 func primersOf(list []Segment) (primers []profile.PrimerID) {
 	for i := range list {

@@ -175,7 +175,7 @@ func (w *Work) accept(p *profile.Profile, s Scope, j *jobRequest) (a *accepted, 
 	if a.Key, err = key(p, salt, j.spec, j.ids); err != nil || j.begin == 0 {
 		return a, err
 	}
-	a.left, err = key(p, salt, Left(j.spec, j.begin), j.ids[:j.begin])
+	a.left, err = key(p, salt, j.spec.Left(j.begin), j.ids[:j.begin])
 	return a, err
 }
 

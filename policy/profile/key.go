@@ -33,6 +33,12 @@ func (s SegmentSpec) Interior() (begin, count int) {
 	return s.Head, s.Tokens - s.Head - s.Tail
 }
 
+// Left returns the geometry of the left piece of a segment that is computed in two pieces. The piece
+// has the tokens before the index cut, and the segment's role, head and primer, but no tail.
+func (s SegmentSpec) Left(cut int) SegmentSpec {
+	return SegmentSpec{Role: s.Role, Head: s.Head, Tokens: cut, Primer: s.Primer}
+}
+
 // CheckSpec returns an error if segments of this geometry cannot be stored.
 func (p *Profile) CheckSpec(s SegmentSpec) error {
 	var low int

@@ -104,25 +104,7 @@ func compareNames(a, b *tier.Name) int {
 func (f *Filter) match(e *entry) bool {
 	return (f.Kinds == nil || f.Kinds(tier.CheckpointKind(e.Kind))) && (f.Tenant == nil || *f.Tenant == e.owner.ID) &&
 		(f.Fingerprint == profile.Fingerprint{} || f.Fingerprint == e.Fingerprint) &&
-		hasHexPrefix(&e.Key, f.Prefix)
-}
-
-// hasHexPrefix reports whether a key in hex begins with some digits. It compares digit by
-// digit, so that a filter over many entries allocates no strings.
-func hasHexPrefix(key *[32]byte, digits string) bool {
-	if len(digits) > 2*len(key) {
-		return false
-	}
-	for i := range len(digits) {
-		nibble := key[i/2] >> 4
-		if i%2 == 1 {
-			nibble = key[i/2] & 15
-		}
-		if "0123456789abcdef"[nibble] != digits[i] {
-			return false
-		}
-	}
-	return true
+		tier.HasHexPrefix(&e.Key, f.Prefix)
 }
 
 func (e *entry) info() Info {

@@ -160,7 +160,7 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	if err := up.cache.dev.Upload(ctx, p.to, p.from, got); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	if i := firstDifference(got, p.want); i >= 0 {
+	if i := gpuipc.FirstDifference(got, p.want); i >= 0 {
 		up.blame(ctx, p)
 		return fmt.Errorf("%s: chunk %d has digest %016x in HBM, it was published with %016x: %w", what, i, got[i], p.want[i], tier.ErrCorrupt)
 	}
@@ -174,7 +174,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	if err := up.cache.o.Memory.Load(ctx, packed, p.from); err != nil {
 		return err
 	}
-	if got := gpuipc.AppendDigests(nil, packed); firstDifference(got, p.want) >= 0 {
+	if got := gpuipc.AppendDigests(nil, packed); gpuipc.FirstDifference(got, p.want) >= 0 {
 		up.corrupt.Store(p.object)
 		return fmt.Errorf("packed rows have other digests than they were published with: %w", tier.ErrCorrupt)
 	}
@@ -192,7 +192,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	if err := up.cache.dev.Digests(ctx, p.to, got); err != nil {
 		return err
 	}
-	if i := firstDifference(got, want); i >= 0 {
+	if i := gpuipc.FirstDifference(got, want); i >= 0 {
 		return fmt.Errorf("chunk %d of unpacked rows has digest %016x in HBM, want %016x: %w", i, got[i], want[i], tier.ErrCorrupt)
 	}
 	up.plain[p.part] = want
@@ -203,7 +203,7 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 // so, it records the object as corrupt.
 func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	got := make([]uint64, len(p.want))
-	if err := up.cache.o.Memory.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
+	if err := up.cache.o.Memory.Digests(ctx, p.from, got); err == nil && gpuipc.FirstDifference(got, p.want) >= 0 {
 		up.corrupt.Store(p.object)
 	}
 }
@@ -239,12 +239,3 @@ func (up *upload) hash(ctx context.Context) error {
 
 // publish sets the digests of the copy.
 func (up *upload) publish() { up.copy.Shares[up.rank].Digests = up.digests }
-
-func firstDifference(a, b []uint64) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return -1
-}

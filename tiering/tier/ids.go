@@ -61,3 +61,21 @@ const (
 
 	PlaceObject Place = 5 // a store shared by nodes; used in hints and counters only
 )
+
+// HasHexPrefix reports whether the hex form of a key begins with the given digits. It compares digit
+// by digit, so that a filter over many objects allocates no strings.
+func HasHexPrefix(key *[32]byte, digits string) bool {
+	if len(digits) > 2*len(key) {
+		return false
+	}
+	for i := range len(digits) {
+		nibble := key[i/2] >> 4
+		if i%2 == 1 {
+			nibble = key[i/2] & 15
+		}
+		if "0123456789abcdef"[nibble] != digits[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -158,7 +158,7 @@ func Parse(b []byte) (Header, error) {
 	for i := range h.Runs {
 		h.Runs[i] = Run(table[i*runBytes:])
 	}
-	if !allZero(table[runs*runBytes:]) {
+	if !slab.AllZero(table[runs*runBytes:]) {
 		return h, fmt.Errorf("header of %v: run table goes on after its end: %w", h.Name, tier.ErrCorrupt)
 	}
 	if err := h.check(); err != nil {
@@ -185,7 +185,7 @@ func checkFixed(b []byte) error {
 	if sum := xxh3.Hash(b[:sumOff]); sum != le.Uint64(b[sumOff:]) {
 		return fmt.Errorf("header has checksum %016x, not %016x: %w", sum, le.Uint64(b[sumOff:]), tier.ErrCorrupt)
 	}
-	if b[57]&^flagCoded != 0 || v == 1 && !allZero(b[sealOff:sumOff]) {
+	if b[57]&^flagCoded != 0 || v == 1 && !slab.AllZero(b[sealOff:sumOff]) {
 		return fmt.Errorf("header with flags %#x or what follows not zero: %w", b[57], tier.ErrCorrupt)
 	}
 	return nil
@@ -223,17 +223,8 @@ func (h *Header) Manifest(b []byte) ([]byte, error) {
 	if sum := xxh3.Hash(m); sum != h.ManifestSum {
 		return nil, fmt.Errorf("manifest of %v has checksum %016x, not %016x: %w", h.Name, sum, h.ManifestSum, tier.ErrCorrupt)
 	}
-	if !allZero(b[end:h.HeaderBytes]) {
+	if !slab.AllZero(b[end:h.HeaderBytes]) {
 		return nil, fmt.Errorf("header of %v: bytes between manifest and payload: %w", h.Name, tier.ErrCorrupt)
 	}
 	return m, nil
-}
-
-func allZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
 }

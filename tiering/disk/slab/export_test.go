@@ -8,7 +8,6 @@ const (
 
 var (
 	FileName = fileName
-	AllZero  = allZero
 )
 
 // OpenDirBuffered is OpenDir without trying O_DIRECT.

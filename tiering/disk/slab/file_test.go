@@ -216,7 +216,7 @@ func TestAlignedBuffers(t *testing.T) {
 		if _, err := checkTransfer("read", "a", 2<<20, [][]byte{whole}, 0); err != nil {
 			t.Error(err)
 		}
-		if !allZero(whole) {
+		if !AllZero(whole) {
 			t.Errorf("%d bytes: not zeros", n)
 		}
 	}

@@ -60,7 +60,7 @@ func parseHeader(block []byte) (h header, err error) {
 	if len(block) != BlockBytes {
 		return h, fmt.Errorf("%d bytes: %w", len(block), ErrHeader)
 	}
-	if allZero(block) {
+	if AllZero(block) {
 		return h, fmt.Errorf("zeros: %w", ErrUnfinished)
 	}
 	if !bytes.Equal(block[:len(magic)], magic[:]) {
@@ -79,7 +79,8 @@ func parseHeader(block []byte) (h header, err error) {
 	return h, nil
 }
 
-func allZero(b []byte) bool {
+// AllZero reports whether all bytes of b are 0.
+func AllZero(b []byte) bool {
 	for _, c := range b {
 		if c != 0 {
 			return false

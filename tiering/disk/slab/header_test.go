@@ -17,7 +17,7 @@ func TestHeaderBytesStayAsTheyAre(t *testing.T) {
 	if got := hex.EncodeToString(block[:48]); got != start {
 		t.Errorf("header begins %s, want %s", got, start)
 	}
-	if !allZero(block[48:sumOff]) {
+	if !AllZero(block[48:sumOff]) {
 		t.Error("the rest is not zeros")
 	}
 	const sum = "6ef36e99504dbb51"

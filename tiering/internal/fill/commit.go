@@ -188,7 +188,7 @@ func (fills *Fills) endCommitLocked(w *writing, item *CommitItem, err error) (co
 	if err != nil {
 		return false, fills.failCommitLocked(w, err)
 	}
-	if i := firstDifference(w.sums, item.Digests); i >= 0 {
+	if i := gpuipc.FirstDifference(w.sums, item.Digests); i >= 0 {
 		fills.KillLocked(o, stats.CauseCorrupt)
 		return false, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
 			o.Name(), w.filler.Rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], tier.ErrCorrupt)
@@ -270,13 +270,4 @@ func setChunks(chunks []objects.ChunkState, to objects.ChunkState) {
 	for i := range chunks {
 		chunks[i] = to
 	}
-}
-
-func firstDifference(a, b []uint64) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return -1
 }

@@ -45,7 +45,7 @@ type CommitItem struct {
 	Part        int // index into the layout's parts
 	ChunkFirst  int
 	Digests     []uint64   // the client's digest of each chunk
-	CRC32       bool       // Digests are CRC-32, see gpuipc.ChecksumBytes
+	CRC32       bool       // Digests are CRC-32, see gpuipc.Device.Checksums
 	Src         gpuipc.Ref // exactly the bytes of these chunks
 	Level       tier.Level // LevelDefault = the store's default
 

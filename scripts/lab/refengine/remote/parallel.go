@@ -113,7 +113,7 @@ func (c *computing) own(o connector.OwnSegment) error {
 		return nil // watch or the end of the plan has put the row in todo
 	}
 	s := c.missing[o.Row]
-	spec := connector.LeftPiece(s.Spec, o.Begin)
+	spec := s.Spec.Left(o.Begin)
 	left, err := c.p.piece(c.p.Key(spec, s.Tokens[:o.Begin]), spec, pieceWait)
 	if err != nil {
 		return c.whole(o.Row, len(s.Tokens))
@@ -130,7 +130,7 @@ func (c *computing) own(o connector.OwnSegment) error {
 func (c *computing) whole(row, end int) error {
 	s := c.missing[row]
 	if end < len(s.Tokens) {
-		s.Spec, s.Tokens = connector.LeftPiece(s.Spec, end), s.Tokens[:end]
+		s.Spec, s.Tokens = s.Spec.Left(end), s.Tokens[:end]
 		s.Key = c.p.Key(s.Spec, s.Tokens)
 	}
 	captured, err := c.m.Capture(s.Tokens, s.Spec)
@@ -268,7 +268,7 @@ func (s *Store) do(m *refengine.Model[float32], j *connector.Job) error {
 	if j.Begin == 0 {
 		captured, err = m.Capture(j.Tokens, j.Spec)
 	} else {
-		left, failed := s.piece(j.Left, connector.LeftPiece(j.Spec, j.Begin), pieceWait)
+		left, failed := s.piece(j.Left, j.Spec.Left(j.Begin), pieceWait)
 		switch {
 		case failed == nil:
 			captured, err = m.CaptureFrom(j.Tokens, j.Spec, left)
