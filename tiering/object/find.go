@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
@@ -43,13 +45,18 @@ func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error
 	if err := s.health.alone(s.cfg.Now()); err != nil {
 		return nil, err
 	}
-	each(len(asked), findsAtOnce, func(k int) {
-		i := asked[k]
-		var c *found
-		if c, errs[i] = s.find(ctx, &wants[i]); c != nil {
-			rows[i] = c
-		}
-	})
+	var work errgroup.Group
+	work.SetLimit(findsAtOnce)
+	for _, i := range asked {
+		work.Go(func() error {
+			var c *found
+			if c, errs[i] = s.find(ctx, &wants[i]); c != nil {
+				rows[i] = c
+			}
+			return nil
+		})
+	}
+	_ = work.Wait() // the errors are in errs
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("object: find: %w", err)
 	}
@@ -58,29 +65,6 @@ func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error
 		return nil, failed[0]
 	}
 	return rows, nil
-}
-
-// The function each calls the function do with the numbers 0 to n-1, up to atOnce calls in
-// parallel.
-func each(n, atOnce int, do func(i int)) {
-	if n == 1 {
-		do(0)
-		return
-	}
-	next := make(chan int, n)
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	var work sync.WaitGroup
-	for range min(n, atOnce) {
-		work.Go(func() {
-			for i := range next {
-				do(i)
-			}
-		})
-	}
-	work.Wait()
 }
 
 func (s *Store) mayBeThere(w *tier.Want) bool {
