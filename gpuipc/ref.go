@@ -18,21 +18,6 @@ func (r Ref) Len() int64 {
 	return n
 }
 
-// Contiguous reports whether the object is at most one run of bytes.
-func (r Ref) Contiguous() bool {
-	end, runs := int64(-1), 0
-	for _, e := range r.Extents {
-		if e.Len == 0 {
-			continue
-		}
-		if e.Off != end {
-			runs++
-		}
-		end = e.Off + e.Len
-	}
-	return runs <= 1
-}
-
 // Slice returns the bytes [off, off+n) of the object. It panics like a slice expression if
 // they are out of range. The result may share Extents with r.
 func (r Ref) Slice(off, n int64) Ref {

@@ -52,9 +52,6 @@ func TestSliceOfARefIsTheSliceOfItsBytes(t *testing.T) {
 		if !bytes.Equal(content(cut), all[off:off+n]) || cut.Region != ref.Region {
 			t.Fatalf("%v sliced [%d, +%d) is %v", ref.Extents, off, n, cut.Extents)
 		}
-		if want := contiguous(content(cut)); cut.Contiguous() != want {
-			t.Fatalf("%v: contiguous is %v, want %v", cut.Extents, cut.Contiguous(), want)
-		}
 		// Put together again from two cuts it is the same object.
 		two := Ref{Region: region, Extents: append(ref.Slice(0, off).Extents, ref.Slice(off, ref.Len()-off).Extents...)}
 		if !two.Equal(ref) || !ref.Equal(two) {
@@ -64,16 +61,6 @@ func TestSliceOfARefIsTheSliceOfItsBytes(t *testing.T) {
 			t.Fatalf("%v is equal to its first %d bytes", ref.Extents, off)
 		}
 	}
-}
-
-// contiguous uses that byte i of the region has value i.
-func contiguous(b []byte) bool {
-	for i := 1; i < len(b); i++ {
-		if b[i] != b[i-1]+1 {
-			return false
-		}
-	}
-	return true
 }
 
 func TestSliceOutOfRangePanics(t *testing.T) {

@@ -27,9 +27,6 @@ func (m *Model) Measured(s Sample) bool { return m.prefill.Add(s) }
 // Prefill returns the current prediction for a prefill.
 func (m *Model) Prefill() Prefill { return m.prefill.Prefill() }
 
-// PrefillSamples returns the number of measured prefills.
-func (m *Model) PrefillSamples() int { return m.prefill.Samples() }
-
 // Did adds a measured job of that many bytes and milliseconds.
 func (m *Model) Did(j Job, bytes int64, millis float64) {
 	if j < jobs {

@@ -193,8 +193,8 @@ func TestModelLearns(t *testing.T) {
 	near(t, "prefill", m.Prefill().Millis(0, 2000), 420, 5)
 	ms, ok := m.LoadMillis(TierDisk, 4<<20)
 	near(t, "disk", ms, 20, 0.1)
-	if _, held := m.LoadMillis(TierNone, 1); !ok || held || m.PrefillSamples() != 20 || m.Link(jobs) != (Link{}) {
-		t.Errorf("load known %v, of nowhere %v, %d samples", ok, held, m.PrefillSamples())
+	if _, held := m.LoadMillis(TierNone, 1); !ok || held || m.prefill.Samples() != 20 || m.Link(jobs) != (Link{}) {
+		t.Errorf("load known %v, of nowhere %v, %d samples", ok, held, m.prefill.Samples())
 	}
 }
 

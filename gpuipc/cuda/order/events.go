@@ -72,23 +72,6 @@ func NewEvents(api *driver.API, run Entered) (*Events, EventHandles, error) {
 	return e.orClosed(h, err)
 }
 
-// OpenEvents opens the daemon's pair in the client.
-func OpenEvents(api *driver.API, h EventHandles, run Entered) (*Events, error) {
-	e := &Events{api: api, run: run}
-	err := e.do(func() error {
-		for i, to := range []*driver.Event{Client: &e.own, Daemon: &e.its} {
-			ev, err := api.IPCOpenEvent([driver.IPCHandleBytes]byte(h[i*driver.IPCHandleBytes:]))
-			if err != nil {
-				return err
-			}
-			*to = ev
-		}
-		return nil
-	})
-	e, _, err = e.orClosed(h, err)
-	return e, err
-}
-
 // orClosed returns e and h or, after an error, closes e.
 func (e *Events) orClosed(h EventHandles, err error) (*Events, EventHandles, error) {
 	if err != nil {
@@ -155,14 +138,6 @@ func (e *Events) announced(v uint64) error {
 		return fmt.Errorf("order: wait for %d, the peer announced %d: %w", v, said, gpuipc.ErrInvalid)
 	}
 	return nil
-}
-
-// StreamWait makes later work on st wait for v, which must have been announced.
-func (e *Events) StreamWait(st driver.Stream, v uint64) error {
-	if err := e.announced(v); err != nil {
-		return err
-	}
-	return e.do(func() error { return e.api.StreamWaitEvent(st, e.its) })
 }
 
 // Wait waits on the host for v, which must have been announced. It returns earlier, with an
