@@ -94,8 +94,7 @@ func (p *params) profile() *uint32 {
 	if n == nil {
 		return nil
 	}
-	id := uint32(*n)
-	return &id
+	return new(uint32(*n))
 }
 
 // number parses a decimal number of at most the given number of bits; nil = not given. An error

@@ -106,8 +106,7 @@ var kinds = []struct {
 }
 
 func problemOf(err error) *Problem {
-	var p *Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
 	}
 	for _, k := range kinds {

@@ -168,8 +168,7 @@ func hashed(token string) *[sha256.Size]byte {
 	if token == "" {
 		return nil
 	}
-	sum := sha256.Sum256([]byte(token))
-	return &sum
+	return new(sha256.Sum256([]byte(token)))
 }
 
 // Show replaces the data sources. For example, a starting daemon replaces its placeholders by

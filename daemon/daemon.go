@@ -124,8 +124,7 @@ type Daemon struct {
 func New(config settings.Config, parts Parts) (*Daemon, error) {
 	m := parts.Machine
 	if m == nil {
-		detected := settings.DetectMachine()
-		m = &detected
+		m = new(settings.DetectMachine())
 	}
 	config.Resolve(*m)
 	d := &Daemon{

@@ -502,8 +502,7 @@ func refuseAs(kind refusalKind, why string) error { return &refusal{kind, why} }
 
 // slowIf turns the error of an expired deadline into a refusal. It returns other errors unchanged.
 func slowIf(err error) error {
-	var timed net.Error
-	if errors.As(err, &timed) && timed.Timeout() {
+	if timed, ok := errors.AsType[net.Error](err); ok && timed.Timeout() {
 		return refuseAs(slow, "its first message timed out")
 	}
 	return err

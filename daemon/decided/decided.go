@@ -48,8 +48,7 @@ func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
 		Profile: uint32(d.Profile), Tenant: tenants.NameOf(d.Tenant), Begin: d.Begin, End: d.End, Value: d.Value, Bytes: d.Bytes,
 	}
 	if d.Name.Key != ([32]byte{}) {
-		key := api.Digest(d.Name.Key)
-		entry.Key = &key
+		entry.Key = new(api.Digest(d.Name.Key))
 	}
 	return entry
 }

@@ -14,8 +14,7 @@ func (j *Journal) tell(e *Event) api.Event {
 		Model: e.Model, Client: e.Client, Bytes: e.Bytes, Tokens: e.Tokens, Why: e.Why, Policy: e.Policy, Text: e.Text,
 	}
 	if e.Object != NoObject {
-		key := api.Digest(e.Key)
-		out.Key = &key
+		out.Key = new(api.Digest(e.Key))
 	}
 	if !math.IsNaN(e.Value) && !math.IsInf(e.Value, 0) { // JSON cannot represent NaN and infinity
 		out.Value = e.Value

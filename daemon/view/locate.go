@@ -279,8 +279,7 @@ func (c *comparison) answer(limit int) *api.Located {
 		} else {
 			n = c.judge(h, i == 0, out.RecomputeMillis)
 			if h.prefix < 0 && h.segments == nil {
-				kept := n
-				nothing = &kept
+				nothing = new(n)
 			}
 		}
 		n.Node, n.Peer, n.Self, n.Complete, n.AsOf = h.name, h.peer, i == 0, h.complete, timeOf(h.asOf)

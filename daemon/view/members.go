@@ -143,8 +143,7 @@ func (m *Members) member(of *cluster.Member, fetched map[peer.Node]*peer.MemberI
 	}
 	a.Seen = timeOf(of.Seen)
 	if of.RTT > 0 {
-		rtt, ahead := of.RTT.Seconds(), of.ClockAhead.Seconds()
-		a.RTT, a.ClockAhead = &rtt, &ahead
+		a.RTT, a.ClockAhead = new(of.RTT.Seconds()), new(of.ClockAhead.Seconds())
 	}
 	if of.Self || !of.Told {
 		return a

@@ -190,8 +190,7 @@ func (l *Learned) publishLocked() {
 			lone = map[tier.TenantID]*cost.Model{}
 		}
 		if lone[only.tenant] == nil {
-			own := *m
-			lone[only.tenant] = &own
+			lone[only.tenant] = new(*m)
 		}
 		lone[only.tenant].SetTask(cost.Task(w), only.price)
 	}

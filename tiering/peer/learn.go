@@ -213,8 +213,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 	} else {
 		m.breaker.settle(finds, neither, p.cfg.Now(), &p.cfg)
 	}
-	var busy *busyError
-	if errors.As(err, &busy) {
+	if busy, ok := errors.AsType[*busyError](err); ok {
 		m.leaveAlone(p.cfg.Now(), busy.after)
 	}
 	p.counts.learns.Add(1)

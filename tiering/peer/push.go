@@ -313,8 +313,7 @@ func (w *push) ask(m *member) (v taking, err error) {
 			return nil
 		},
 	})
-	var busy *busyError
-	if errors.As(err, &busy) {
+	if _, ok := errors.AsType[*busyError](err); ok {
 		return takeBusy, nil
 	}
 	return v, err

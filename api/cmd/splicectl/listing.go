@@ -103,8 +103,7 @@ func (l *lister) showAll(c *cli.Call, answers []answer[*show.Page]) error {
 	all := &show.Page{}
 	documents := []nodeListing{}
 	for _, a := range answers {
-		var usage cli.UsageError
-		if errors.As(a.err, &usage) {
+		if _, ok := errors.AsType[cli.UsageError](a.err); ok {
 			return a.err
 		}
 		if a.err != nil {

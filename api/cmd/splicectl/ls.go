@@ -112,8 +112,7 @@ func (l *listing) profileID() *uint32 {
 	if l.profile < 0 {
 		return nil
 	}
-	id := uint32(l.profile)
-	return &id
+	return new(uint32(l.profile))
 }
 
 func (l *listing) segments(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
