@@ -97,53 +97,27 @@ type integer interface {
 }
 
 // U8 writes or reads numbers in one byte each.
-func U8[T integer](c *Cursor, list ...*T) {
-	for _, v := range list {
-		if !c.reading {
-			c.b = append(c.b, byte(*v))
-		} else if b := c.Take(1); b != nil {
-			*v = T(b[0])
-		} else {
-			*v = 0
-		}
-	}
-}
+func U8[T integer](c *Cursor, list ...*T) { numbers(c, 1, list) }
 
 // U16 writes or reads numbers in two bytes each.
-func U16[T integer](c *Cursor, list ...*T) {
-	for _, v := range list {
-		if !c.reading {
-			c.b = binary.LittleEndian.AppendUint16(c.b, uint16(*v))
-		} else if b := c.Take(2); b != nil {
-			*v = T(binary.LittleEndian.Uint16(b))
-		} else {
-			*v = 0
-		}
-	}
-}
+func U16[T integer](c *Cursor, list ...*T) { numbers(c, 2, list) }
 
 // U32 writes or reads numbers in four bytes each.
-func U32[T integer](c *Cursor, list ...*T) {
-	for _, v := range list {
-		if !c.reading {
-			c.b = binary.LittleEndian.AppendUint32(c.b, uint32(*v))
-		} else if b := c.Take(4); b != nil {
-			*v = T(binary.LittleEndian.Uint32(b))
-		} else {
-			*v = 0
-		}
-	}
-}
+func U32[T integer](c *Cursor, list ...*T) { numbers(c, 4, list) }
 
 // U64 writes or reads numbers in eight bytes each.
-func U64[T integer](c *Cursor, list ...*T) {
+func U64[T integer](c *Cursor, list ...*T) { numbers(c, 8, list) }
+
+// numbers writes or reads numbers in so many bytes each.
+func numbers[T integer](c *Cursor, bytes int, list []*T) {
 	for _, v := range list {
-		if !c.reading {
-			c.b = binary.LittleEndian.AppendUint64(c.b, uint64(*v))
-		} else if b := c.Take(8); b != nil {
-			*v = T(binary.LittleEndian.Uint64(b))
+		var b [8]byte
+		if c.reading {
+			copy(b[:], c.Take(bytes))
+			*v = T(binary.LittleEndian.Uint64(b[:]))
 		} else {
-			*v = 0
+			binary.LittleEndian.PutUint64(b[:], uint64(*v))
+			c.b = append(c.b, b[:bytes]...)
 		}
 	}
 }
@@ -176,14 +150,7 @@ func (c *Cursor) Flag(v *bool) {
 // length is above most, or if fewer elements of at least the given size follow: no length causes an allocation
 // larger than the input.
 func (c *Cursor) Len(n, bytes, size, most int) int {
-	switch bytes {
-	case 1:
-		U8(c, &n)
-	case 2:
-		U16(c, &n)
-	default:
-		U32(c, &n)
-	}
+	numbers(c, bytes, []*int{&n})
 	if c.reading && (n > most || n > len(c.b)/size) {
 		c.Fail("%d elements, at most %d, in %d bytes", n, most, len(c.b))
 		return 0
