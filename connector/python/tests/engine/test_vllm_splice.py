@@ -262,6 +262,13 @@ def far(one: Captured, other: Captured) -> float:
     return max(errors)
 
 
+@pytest.fixture
+def bf16_instructions() -> None:
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("walks use vLLM's kernels on processors with AVX-512 BF16 only")
+
+
+@pytest.mark.usefixtures("bf16_instructions")
 def test_a_segment_is_the_same_by_the_engines_kernels_and_by_torch(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +281,7 @@ def test_a_segment_is_the_same_by_the_engines_kernels_and_by_torch(
         assert far(one, other) < 0.05
 
 
+@pytest.mark.usefixtures("bf16_instructions")
 @pytest.mark.parametrize(
     "name",
     ["causal_conv1d_fwd_cpu", "chunk_gated_delta_rule_cpu", "cpu_attention_with_kv_cache"],
@@ -331,6 +339,7 @@ def test_a_request_states_the_loss_that_it_accepts(engine: Engine, daemon: Daemo
     assert torch.equal(beyond.logprobs, unknown.logprobs)
 
 
+@pytest.mark.usefixtures("bf16_instructions")
 def test_a_walk_starts_few_operations(engine: Engine) -> None:
     """Ten segments; beside the engine's modules, for each layer."""
     mode = worker_of(engine)
