@@ -14,9 +14,9 @@ import (
 
 // Errors of Control, in addition to those of Node. Each maps to one HTTP status.
 var (
-	ErrFull        = errors.New("api: full")        // 507: it exceeds a limit
-	ErrUnsupported = errors.New("api: unsupported") // 422: impossible while the daemon runs
-	ErrBadFile     = errors.New("api: bad file")    // 422: a file to be reloaded is bad
+	ErrFull        = errors.New("full")        // 507: it exceeds a limit
+	ErrUnsupported = errors.New("unsupported") // 422: impossible while the daemon runs
+	ErrBadFile     = errors.New("bad file")    // 422: a file to be reloaded is bad
 )
 
 // Control lets operators change a running node, and list leases. Many methods accept a dry run,

@@ -10,11 +10,22 @@ import (
 
 // Errors of Node and Catalogue; each maps to one HTTP status.
 var (
-	ErrInvalid     = errors.New("api: invalid")     // 400
-	ErrNotFound    = errors.New("api: not found")   // 404
-	ErrBusy        = errors.New("api: busy")        // 409: leased, or being filled
-	ErrUnavailable = errors.New("api: unavailable") // 503
+	ErrInvalid     = errors.New("invalid")     // 400
+	ErrNotFound    = errors.New("not found")   // 404
+	ErrBusy        = errors.New("busy")        // 409: leased, or being filled
+	ErrUnavailable = errors.New("unavailable") // 503
 )
+
+// WithKind returns an error with err's text that also wraps kind, one of the errors of this
+// package, so that it gets kind's HTTP status.
+func WithKind(err, kind error) error { return &kindError{error: err, kind: kind} }
+
+type kindError struct {
+	error
+	kind error
+}
+
+func (e *kindError) Unwrap() []error { return []error{e.error, e.kind} }
 
 // Node provides information about the process. Implementations return copies and are safe for
 // concurrent use. Clients of the engine socket may wait for a lock that an implementation

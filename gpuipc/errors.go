@@ -7,10 +7,10 @@ import "errors"
 // context's error instead.
 var (
 	// ErrInvalid means that the request can never be valid.
-	ErrInvalid = errors.New("gpuipc: invalid")
+	ErrInvalid = errors.New("invalid")
 	// ErrFull means that there is no room in the region, the device or the machine.
-	ErrFull = errors.New("gpuipc: full")
+	ErrFull = errors.New("full")
 	// ErrUnavailable means that the device cannot do this here, or that memory under a
 	// region could not be reached.
-	ErrUnavailable = errors.New("gpuipc: unavailable")
+	ErrUnavailable = errors.New("unavailable")
 )

@@ -2,7 +2,6 @@ package view
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -93,7 +92,7 @@ func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		}
 		changed, err := c.Set(canary.Key{Tenant: t, Fingerprint: of}, model, q.Off, q.Why)
 		if err != nil {
-			return nil, errors.Join(err, api.ErrBusy)
+			return nil, api.WithKind(err, api.ErrBusy)
 		}
 		if changed {
 			v.tellSwitched(of, t, model, &q)
@@ -103,7 +102,7 @@ func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		ctx, stop := context.WithTimeout(context.Background(), switchPatience)
 		defer stop()
 		if err := c.Durable(ctx); err != nil {
-			return nil, fmt.Errorf("%w: %w", err, api.ErrUnavailable)
+			return nil, api.WithKind(err, api.ErrUnavailable)
 		}
 	}
 	var list []api.Canary

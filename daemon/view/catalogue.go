@@ -255,9 +255,9 @@ func (v *listing) detail(key api.Digest) (*disk.Detail, error) {
 	e, err := v.o.Disk.Detail(ctx, tier.Name{Key: key})
 	switch {
 	case errors.Is(err, tier.ErrGone):
-		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound)
+		return nil, api.WithKind(err, api.ErrNotFound)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", err, api.ErrUnavailable)
+		return nil, api.WithKind(err, api.ErrUnavailable)
 	}
 	return e, nil
 }
@@ -375,9 +375,9 @@ func (v *listing) Remove(key api.Digest) error {
 	case err == nil:
 		v.tellRemoved(key, &was.SegmentInfo)
 	case errors.Is(err, tier.ErrGone):
-		return fmt.Errorf("%w: %w", err, api.ErrNotFound)
+		return api.WithKind(err, api.ErrNotFound)
 	case errors.Is(err, tier.ErrBusy):
-		return fmt.Errorf("%w: %w", err, api.ErrBusy)
+		return api.WithKind(err, api.ErrBusy)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func kindOf(err error) error {
 		{tier.ErrUnavailable, api.ErrUnavailable}, {tier.ErrInvalid, api.ErrInvalid},
 	} {
 		if errors.Is(err, k.is) {
-			return fmt.Errorf("%w: %w", err, k.as)
+			return api.WithKind(err, k.as)
 		}
 	}
 	return err

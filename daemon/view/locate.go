@@ -40,12 +40,12 @@ func (v *listing) Locate(q *api.LocateQuery) (*api.Located, error) {
 	}
 	learned, err := v.o.Store.Learned(p.match.Profile)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound) // the profile was forgotten meanwhile
+		return nil, api.WithKind(err, api.ErrNotFound) // the profile was forgotten meanwhile
 	}
 	p.model = learned.For(p.match.Tenant)
 	var own tiering.Located
 	if err := v.o.Store.Locate(&p.match, &own); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, api.ErrInvalid)
+		return nil, api.WithKind(err, api.ErrInvalid)
 	}
 	c := newComparison(p, v.o.Config.Node, &own)
 	if v.o.Members != nil {

@@ -12,15 +12,15 @@ import (
 // the numbers. The error of an operation whose context ended wraps the context's error
 // instead.
 var (
-	ErrInvalid     = errors.New("tiering: invalid")     // the request can never be right
-	ErrBusy        = errors.New("tiering: busy")        // a bound is met; try later
-	ErrFull        = errors.New("tiering: full")        // no room after eviction
-	ErrQuota       = errors.New("tiering: over quota")  // every byte of the tenant's quota is in use
-	ErrGone        = errors.New("tiering: gone")        // the lease, reservation or object does not exist (any more)
-	ErrExists      = errors.New("tiering: exists")      // already published, or this rank is already filling it
-	ErrCorrupt     = errors.New("tiering: corrupt")     // bytes did not match their digest
-	ErrUnavailable = errors.New("tiering: unavailable") // the store, a tier or a source cannot serve this now
-	ErrWithheld    = errors.New("tiering: withheld")    // the key is available, but another key of an all-or-none request is not
+	ErrInvalid     = errors.New("invalid")     // the request can never be right
+	ErrBusy        = errors.New("busy")        // a bound is met; try later
+	ErrFull        = errors.New("full")        // no room after eviction
+	ErrQuota       = errors.New("over quota")  // every byte of the tenant's quota is in use
+	ErrGone        = errors.New("gone")        // the lease, reservation or object does not exist (any more)
+	ErrExists      = errors.New("exists")      // already published, or this rank is already filling it
+	ErrCorrupt     = errors.New("corrupt")     // bytes did not match their digest
+	ErrUnavailable = errors.New("unavailable") // the store, a tier or a source cannot serve this now
+	ErrWithheld    = errors.New("withheld")    // the key is available, but another key of an all-or-none request is not
 )
 
 // DeviceError wraps an error of a device in ErrInvalid or ErrUnavailable. The error of a
