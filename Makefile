@@ -58,7 +58,7 @@ LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test test-modules test-lab check-alerts test-network race lint fuzz faults reference bench bench-disk bench-network drift \
+.PHONY: help build static fakecuda demo demo-tables demo-cluster torture torture-long hostile test test-modules test-lab check-alerts test-network race lint lint-lab fuzz faults reference bench bench-disk bench-network drift \
   generate man image image-cuda clean ptx python test-python lint-python engines test-engines test-engines-all test-long test-sglang demo-vllm demo-sglang bench-engines bench-sglang faults-engines faults-sglang fidelity \
   gpu-check gpu-check-bundle
 
@@ -161,15 +161,17 @@ screenshots: build ## docs/images/ui-*.png, of a daemon that serves the demo, by
 race: ## with the race detector and invariants: tests of packages that have goroutines or locks, long ones shortened
 	$(UNDER_RACE) -p $(PACKAGES) -short $(TESTFLAGS) $$(scripts/packages raced)
 
-lint: $(LINT) ## the linters of .golangci.yml, a vet of what other tags and arm64 compile, ruff and mypy
+lint: $(LINT) ## the linters of .golangci.yml, a vet of what other tags and arm64 compile, ruff and mypy; without the laboratory
 	$(LINT) run --allow-parallel-runners ./...
-	cd $(LAB) && $(LINT) run --allow-parallel-runners ./...
 	@for m in $(MODULES); do (cd $$m && go vet ./...) || exit 1; done
 	go vet -tags lockholds ./tiering
 	go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/cuda/fakecuda
 	GOARCH=arm64 go vet $(STATIC) ./gpuipc/cuda/driver ./gpuipc/kernel ./tiering/disk/codec # all that differs there
-	cd $(LAB) && GOARCH=arm64 go vet $(STATIC) ./refengine/enginekernel
 	$(MAKE) --no-print-directory lint-python
+
+lint-lab: $(LINT) ## the same linters over the laboratory, scripts/lab
+	cd $(LAB) && $(LINT) run --allow-parallel-runners ./...
+	cd $(LAB) && GOARCH=arm64 go vet $(STATIC) ./refengine/enginekernel
 
 $(LINT):
 	mkdir -p $(@D)
