@@ -40,8 +40,9 @@ PYTHON    ?= python3
 PROMTOOL  ?= $(or $(shell command -v promtool 2>/dev/null),$(wildcard $(CURDIR)/bin/prometheus/usr/bin/promtool),promtool)
 
 # Separate modules, so that dependencies of tests and generators stay out of go.mod. The
-# laboratory has its own targets.
+# laboratory and the dashboard's tests have their own targets.
 LAB     := scripts/lab
+BROWSER := scripts/browsercheck
 MODULES := $(filter-out $(LAB),$(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod)))
 
 # Environments of the Python side: bin/python for its linters and plain tests,
@@ -111,15 +112,14 @@ test: ## each test once, those of packages with goroutines or locks under the ra
 	$(TEST) $(TESTFLAGS) -run 'Allocate' ./connector ./tiering/disk/codec # not counted under the race detector
 	$(MAKE) --no-print-directory test-python
 
-# The dashboard's tests wait for a browser, so they run beside others.
-test-modules: ## tests of the modules in scripts and docker, without the laboratory
-	@for m in $(MODULES); do echo "-- $$m"; (cd $$m && $(TEST) $(TESTFLAGS) ./...) || exit 1; done
+test-modules: ## tests of the modules in scripts and docker, without the laboratory and the dashboard
+	@for m in $(filter-out $(BROWSER),$(MODULES)); do echo "-- $$m"; (cd $$m && $(TEST) $(TESTFLAGS) ./...) || exit 1; done
 
 test-long: ## all tests without the race detector, none of them shortened
 	$(TEST) -p $(PACKAGES) $(TESTFLAGS) ./...
 
 test-lab: build ## tests of the laboratory, scripts/lab, and torture; those of hostile and network skip without root
-	@sum=$$($(LAB)/tested --sum) && (cd $(LAB) && $(TEST) -p $(PACKAGES) $(TESTFLAGS) ./...) && \
+	@sum=$$(scripts/tested lab --sum) && (cd $(LAB) && $(TEST) -p $(PACKAGES) $(TESTFLAGS) ./...) && \
 	  $(MAKE) --no-print-directory torture && \
 	  if [ -z '$(TESTFLAGS)' ] && [ "$$(id -u)" = 0 ]; then echo "$$sum" >$(LAB)/tested.sum; fi
 
@@ -145,7 +145,9 @@ AXE         := $(CURDIR)/bin/tools/axe-$(AXE_VERSION).min.js
 .PHONY: test-ui axe screenshots
 
 test-ui: ## the dashboard in chromium, without a window; says why it skips
-	@cd scripts/browsercheck && out=$$(mktemp); go test -count=1 -v -timeout 20m . >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
+	@sum=$$(scripts/tested ui --sum); out=$$(mktemp); go test -C $(BROWSER) -count=1 -v -timeout 20m . >$$out 2>&1; code=$$?; \
+	  grep -vE '^ *(=== |--- PASS)' $$out; if [ $$code = 0 ] && ! grep -q 'no chromium' $$out; then echo "$$sum" >$(BROWSER)/tested.sum; fi; \
+	  rm -f $$out; exit $$code
 
 axe: $(AXE) ## axe-core for test-ui, from npm
 
@@ -156,7 +158,7 @@ $(AXE):
 	mv $(@D)/axe.tmp/package/axe.min.js $@ && rm -r $(@D)/axe.tmp
 
 screenshots: build ## docs/images/ui-*.png, of a daemon that serves the demo, by chromium
-	cd scripts/browsercheck && SPLICED_BIN=$(CURDIR)/bin SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
+	cd $(BROWSER) && SPLICED_BIN=$(CURDIR)/bin SPLICED_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -v -timeout 20m -run 'TestScreenshots$$' .
 
 race: ## with the race detector and invariants: tests of packages that have goroutines or locks, long ones shortened
 	$(UNDER_RACE) -p $(PACKAGES) -short $(TESTFLAGS) $$(scripts/packages raced)
