@@ -99,7 +99,7 @@ func (s *Spans) export(ctx context.Context, spans []message) {
 			return
 		}
 		s.failures.Warn().Err(err).Msg("span export failed, retrying")
-		if errors.Is(err, errRetry) && s.pause(ctx, max(after, wait/2+rand.N(wait))) { //nolint:gosec // no secret
+		if errors.Is(err, errRetry) && s.pause(ctx, max(after, wait/2+rand.N(wait))) {
 			continue
 		}
 		lost := uint64(len(spans))
@@ -163,7 +163,7 @@ func (s *Spans) post(ctx context.Context, body []byte) (pause time.Duration, err
 // the spans again would duplicate them.
 func accepted(header http.Header, body []byte, err error) error {
 	if err != nil || header.Get("Content-Type") != contentType {
-		return nil //nolint:nilerr // see above
+		return nil
 	}
 	if n, why := rejected(body); n > 0 || why != "" {
 		return &rejectedError{n, why}
@@ -174,7 +174,7 @@ func accepted(header http.Header, body []byte, err error) error {
 // retryAfter parses the header Retry-After: seconds or a date. For anything else it returns 0.
 func retryAfter(text string) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
+		return time.Duration(seconds) * time.Second
 	}
 	if at, err := http.ParseTime(text); err == nil {
 		return max(0, time.Until(at))

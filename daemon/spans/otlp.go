@@ -137,7 +137,7 @@ func (s *span) encode() message {
 	return m
 }
 
-func nanos(t time.Time) uint64 { return uint64(max(0, t.UnixNano())) } //nolint:gosec // not below 0
+func nanos(t time.Time) uint64 { return uint64(max(0, t.UnixNano())) } // not below 0
 
 // resourceOf encodes the Resource that all spans of this daemon share.
 func resourceOf(c *Config) (m message) {

@@ -65,8 +65,8 @@ func New(c Config) (*Spans, error) {
 	}
 	s := &Spans{
 		endpoint: c.Endpoint, headers: c.Headers.Clone(), resource: resourceOf(&c), scope: scope(),
-		client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: exportWithin}, //nolint:forcetypeassert // of net/http
-		log:    c.Log, failures: c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: logEvery}),                // without a collector, each batch fails
+		client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: exportWithin},
+		log:    c.Log, failures: c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: logEvery}), // without a collector, each batch fails
 		queue: make(chan message, queueSpans), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if s.headers == nil {
@@ -163,7 +163,7 @@ func (s *Spans) Counters() Counters { return Counters{Dropped: s.dropped.Load()}
 // newID returns a random nonzero span id.
 func newID() (id [8]byte) {
 	for id == [8]byte{} {
-		binary.BigEndian.PutUint64(id[:], rand.Uint64()) //nolint:gosec // ids are no secrets
+		binary.BigEndian.PutUint64(id[:], rand.Uint64())
 	}
 	return id
 }

@@ -98,7 +98,7 @@ func collect(ctx context.Context, r *Report, rows <-chan Row, ended <-chan error
 			late = time.After(endTime)
 		case <-late:
 			go func() { // later rows are discarded
-				for range rows { //nolint:revive // it only drains
+				for range rows { // it only drains
 				}
 			}()
 			return fmt.Errorf("%w; its process hangs and could not be ended", cause)

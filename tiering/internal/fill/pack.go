@@ -41,7 +41,7 @@ func (fills *Fills) pack(ctx context.Context, o *objects.Object, digests [][]uin
 	for i := range o.Shares {
 		views, unpin, err := fills.cat.Device.Pin(fills.cat.Objects.Memory.Ref(&o.Shares[i]), true)
 		if errors.Is(err, gpuipc.ErrUnavailable) {
-			return nil, nil //nolint:nilnil // memory without addresses is left alone
+			return nil, nil // memory without addresses is left alone
 		}
 		if err != nil {
 			return nil, tier.DeviceError(fmt.Sprintf("%s: pack", o.Name()), err)
@@ -50,7 +50,7 @@ func (fills *Fills) pack(ctx context.Context, o *objects.Object, digests [][]uin
 		k.shares = append(k.shares, views)
 	}
 	if !k.choose(ctx) {
-		return nil, nil //nolint:nilnil // no time for it
+		return nil, nil // no time for it
 	}
 	out, err := k.lay(o.End - o.Begin)
 	if out == nil || err != nil {
@@ -160,7 +160,7 @@ func (k *packer) lay(interior int) (*packing, error) {
 		lengths, gained = append(lengths, n), gained || n > 0
 	}
 	if !gained {
-		return nil, nil //nolint:nilnil // it is as small as can be
+		return nil, nil // it is as small as can be
 	}
 	packed := profile.PackedOf(k.transition, k.state, lengths)
 	parts, err := k.profile.PackedParts(interior, packed)
