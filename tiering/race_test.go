@@ -166,8 +166,12 @@ func (x *crowdTest) run(rounds int) {
 	ctx, cancel := context.WithCancel(x.ctx)
 	var watchers, clients sync.WaitGroup
 	watchers.Go(func() { x.watch(ctx) })
-	for i := range 6 {
-		clients.Go(func() { x.client(i, rounds) })
+	all := make([]*crowdClient, 6)
+	for i := range all {
+		all[i] = x.client(i) // before any of them loses the device
+	}
+	for _, cl := range all {
+		clients.Go(func() { cl.live(rounds) })
 	}
 	clients.Wait()
 	x.closing.Wait()
@@ -206,23 +210,33 @@ func (x *crowdTest) watch(ctx context.Context) {
 // crowdClient is one client's own memory and choices.
 type crowdClient struct {
 	*crowdTest
+	i     int
 	rng   *rand.Rand
 	base  int64 // of its share of staging, and of slots of the host
 	slots gpuipc.Ref
 	c     *Session
 }
 
-func (x *crowdTest) client(i, rounds int) {
-	cl := &crowdClient{crowdTest: x, rng: rand.New(rand.NewPCG(uint64(i), 13)), base: int64(i) << 20, c: x.NewSession("crowd")}
+func (x *crowdTest) client(i int) *crowdClient {
+	cl := &crowdClient{crowdTest: x, i: i, rng: rand.New(rand.NewPCG(uint64(i), 13)), base: int64(i) << 20, c: x.NewSession("crowd")}
 	cl.slots = gpuipc.Ref{Region: x.slots, Extents: []gpuipc.Extent{{Off: cl.base, Len: 1 << 20}}}
 	if x.twin != nil {
 		slots, err := x.twin.NewRegion(gpuipc.RegionSpec{Name: "slots", Bytes: 1 << 20, Access: gpuipc.ClientWrites})
-		x.noError(err)
-		defer func() { x.noError(slots.Close()) }()
+		if err != nil {
+			x.Fatal(err)
+		}
 		cl.slots = gpuipc.Ref{Region: slots, Extents: []gpuipc.Extent{{Len: 1 << 20}}}
 	}
+	return cl
+}
+
+func (cl *crowdClient) live(rounds int) {
+	x := cl.crowdTest
+	if x.twin != nil {
+		defer func() { x.noError(cl.slots.Region.Close()) }()
+	}
 	for turn := range rounds {
-		if x.twin != nil && i == 0 && turn == rounds*3/4 {
+		if x.twin != nil && cl.i == 0 && turn == rounds*3/4 {
 			x.twin.Lose()
 		}
 		switch n := cl.rng.IntN(20); {
