@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -66,6 +67,18 @@ func Of(err error) (code wire.Code, known bool) {
 		}
 	}
 	return wire.Unavailable, false
+}
+
+// Text returns an error's text for a reply, without the kind at its end: clients add it from the
+// code.
+func Text(err error) string {
+	text := err.Error()
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return strings.TrimSuffix(text, ": "+k.err.Error())
+		}
+	}
+	return text
 }
 
 // Ended reports whether a request failed because its ctx ended. If so, it returns the reason:

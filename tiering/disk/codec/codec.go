@@ -29,8 +29,8 @@ func (id ID) String() string {
 
 // The kinds of failure.
 var (
-	ErrInvalid = errors.New("codec: invalid") // wrong arguments
-	ErrCorrupt = errors.New("codec: corrupt") // not a stream of this package, or not of the expected length and type
+	ErrInvalid = errors.New("invalid arguments") // wrong arguments
+	ErrCorrupt = errors.New("damaged stream")    // not a stream of this package, or not of the expected length and type
 )
 
 // DefaultChunk is the default raw size of a chunk in bytes: 64 Ki numbers of a 16-bit

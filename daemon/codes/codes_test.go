@@ -1,0 +1,24 @@
+package codes
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/spliced-kv/spliced/connector/wire"
+	"github.com/spliced-kv/spliced/tiering/tier"
+)
+
+func TestTextHasNoKindAtItsEnd(t *testing.T) {
+	for want, err := range map[string]error{
+		"lease 5":                 fmt.Errorf("lease 5: %w", tier.ErrGone),
+		"gone":                    tier.ErrGone,
+		"unavailable: dial: none": fmt.Errorf("%w: dial: none", tier.ErrUnavailable),
+		"other":                   errors.New("other"),
+		"profile 3":               Refuse(wire.Gone, "profile %d", 3),
+	} {
+		if got := Text(err); got != want {
+			t.Errorf("%v gives %q, want %q", err, got, want)
+		}
+	}
+}
