@@ -163,13 +163,13 @@ func (x *crowdTest) run(rounds int) {
 	if testing.Short() {
 		rounds = 50
 	}
-	ctx, cancel := context.WithCancel(x.ctx)
-	var watchers, clients sync.WaitGroup
-	watchers.Go(func() { x.watch(ctx) })
 	all := make([]*crowdClient, 6)
 	for i := range all {
 		all[i] = x.client(i) // before any of them loses the device
 	}
+	ctx, cancel := context.WithCancel(x.ctx)
+	var watchers, clients sync.WaitGroup
+	watchers.Go(func() { x.watch(ctx) })
 	for _, cl := range all {
 		clients.Go(func() { cl.live(rounds) })
 	}
