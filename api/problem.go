@@ -111,7 +111,7 @@ func problemOf(err error) *Problem {
 	}
 	for _, k := range kinds {
 		if errors.Is(err, k.is) {
-			return newProblem(k.status, k.code, err.Error())
+			return newProblem(k.status, k.code, strings.TrimSuffix(err.Error(), ": "+k.is.Error())) // the code names it
 		}
 	}
 	return newProblem(fasthttp.StatusInternalServerError, CodeInternal, err.Error())

@@ -135,7 +135,7 @@ func regionError(name string, size int64, err error) error {
 	kind := ErrUnavailable
 	switch {
 	case errors.Is(err, ErrInvalid):
-		kind = ErrInvalid
+		return fmt.Errorf("region %s of %d bytes: %w", name, size, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		kind = ErrFull
 	}

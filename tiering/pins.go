@@ -103,7 +103,7 @@ func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
 	pins.cat.Mu.Lock()
 	defer pins.cat.Mu.Unlock()
 	if pins.cat.Closed {
-		return nil, tier.ErrUnavailable
+		return nil, catalog.ErrClosed
 	}
 	found, pending := pins.keyedLocked(&q.Key)
 	if len(found) == 0 {

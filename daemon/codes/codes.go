@@ -73,10 +73,18 @@ func Of(err error) (code wire.Code, known bool) {
 // code.
 func Text(err error) string {
 	text := err.Error()
+	code, _ := Of(err)
+	ends := []string{code.String()}
 	for _, k := range kinds {
-		if errors.Is(err, k.err) {
-			return strings.TrimSuffix(text, ": "+k.err.Error())
+		if k.code == code {
+			ends = append(ends, k.err.Error())
 		}
+	}
+	for _, end := range ends {
+		if text == end {
+			return ""
+		}
+		text = strings.TrimSuffix(text, ": "+end)
 	}
 	return text
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/policy/profile"
-	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // PlanQuery asks which engines compute the missing segments of a prompt.
@@ -107,7 +106,7 @@ func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, 
 	}
 	signal(w.wake)
 	defer func() { w.board.asked(x, w.cfg.Now()) }()
-	err = await(ctx, min(q.Wait, MaxWait), x.wake, w.ctx, tier.ErrUnavailable, func() bool {
+	err = await(ctx, min(q.Wait, MaxWait), x.wake, w.ctx, errClosing, func() bool {
 		list, gone, has = w.board.next(x, w.cfg.Now(), tokens)
 		return len(list)+len(gone) > 0
 	})

@@ -17,6 +17,8 @@ func Serves(path []byte) bool {
 	return string(path) == offerPath || string(path) == workPath || string(path) == resultsPath
 }
 
+var errClosing = fmt.Errorf("parallel: closing: %w", tier.ErrUnavailable)
+
 // Handler answers requests of other nodes. It waits only for results, for at most pollTime.
 func (w *Work) Handler(ctx *fasthttp.RequestCtx) {
 	w.counts.ReceivedBytes.Add(uint64(len(ctx.PostBody())))
@@ -93,7 +95,7 @@ func (w *Work) enter(from string) error {
 	defer w.mu.Unlock()
 	switch {
 	case w.closed:
-		return fmt.Errorf("parallel: closing: %w", tier.ErrUnavailable)
+		return errClosing
 	case w.polls[from] >= maxPolls:
 		return busy("%d requests of this peer wait", maxPolls)
 	}

@@ -146,7 +146,7 @@ func (h *Cache) took(_ int, d time.Duration) {
 // deviceError is tier.DeviceError, but it keeps ErrFull.
 func deviceError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrFull) {
-		return fmt.Errorf("%s: %w: %w", what, tier.ErrFull, err)
+		return gpuipc.WithKind(fmt.Errorf("%s: %w", what, err), tier.ErrFull)
 	}
 	return tier.DeviceError(what, err)
 }

@@ -124,7 +124,7 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	case h.deviceLost():
 		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
 	case errors.Is(err, gpuipc.ErrFull):
-		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // the device lacks room for the transfer itself
+		err = gpuipc.WithKind(err, tier.ErrFull) // the device lacks room for the transfer itself
 	}
 	moved(err)
 	switch transfer.OutcomeOf(err) {

@@ -32,9 +32,17 @@ func DeviceError(what string, err error) error {
 	case ContextEnded(err):
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, gpuipc.ErrInvalid):
-		return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
+		return gpuipc.WithKind(fmt.Errorf("%s: %w", what, err), ErrInvalid)
 	}
-	return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+	return Unavailable(fmt.Errorf("%s: %w", what, err))
+}
+
+// Unavailable wraps an error in ErrUnavailable.
+func Unavailable(err error) error {
+	if errors.Is(err, gpuipc.ErrUnavailable) {
+		return gpuipc.WithKind(err, ErrUnavailable)
+	}
+	return fmt.Errorf("%w: %w", err, ErrUnavailable)
 }
 
 // ContextEnded reports whether an operation stopped because its context ended.

@@ -71,5 +71,5 @@ func findProfile(ctx context.Context, client *api.Client, digits string) (api.Di
 	for i := range registered {
 		keys = append(keys, registered[i].Fingerprint)
 	}
-	return onlyKey(keys, digits, "profiles", fmt.Errorf("no profile begins with %q; splicectl ls profiles lists them: %w", digits, api.ErrNotFound))
+	return onlyKey(keys, digits, "profiles", notFound("no profile begins with %q; splicectl ls profiles lists them", digits))
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
@@ -123,7 +122,7 @@ func useContext(_ context.Context, c *cli.Call) error {
 	}
 	n, ok := f.Find(c.Args[0])
 	if !ok {
-		return fmt.Errorf("no context %q; splicectl context ls lists them: %w", c.Args[0], api.ErrNotFound)
+		return notFound("no context %q; splicectl context ls lists them", c.Args[0])
 	}
 	f.Current = n.Name
 	return changed(c, f, n.Name, "is asked where no other one is named")
@@ -138,7 +137,7 @@ func removeContext(_ context.Context, c *cli.Call) error {
 		return err
 	}
 	if !f.Remove(c.Args[0]) {
-		return fmt.Errorf("no context %q; splicectl context ls lists them: %w", c.Args[0], api.ErrNotFound)
+		return notFound("no context %q; splicectl context ls lists them", c.Args[0])
 	}
 	return changed(c, f, c.Args[0], "is forgotten")
 }

@@ -105,7 +105,7 @@ func decisionsOf(ctx context.Context, client *api.Client, q api.DecisionQuery) (
 // printGone prints what happened to an object that is no longer cached.
 func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decision) error {
 	if len(decisions) == 0 || c.JSON {
-		return fmt.Errorf("no segment begins with %q, and no checkpoint: %w", digits, api.ErrNotFound)
+		return notFound("no segment begins with %q, and no checkpoint", digits)
 	}
 	fmt.Fprintf(c.Stdout, "%s is not held. Decisions about it:\n\n", digits)
 	if err := show.Of(decisions, false, decisionView(c)).Write(c.Stdout, c.Output == cli.FormWide); err != nil {
@@ -127,7 +127,7 @@ func find(ctx context.Context, client *api.Client, digits string) (inspected, er
 	}
 	p, err := findCheckpoint(ctx, client, digits)
 	if errors.Is(err, api.ErrNotFound) {
-		err = fmt.Errorf("no segment and no checkpoint begins with %q: %w", digits, api.ErrNotFound)
+		err = notFound("no segment and no checkpoint begins with %q", digits)
 	}
 	return inspected{Checkpoint: p}, err
 }
@@ -143,7 +143,7 @@ func findSegment(ctx context.Context, client *api.Client, digits string) (api.Di
 	case more:
 		return api.Digest{}, fmt.Errorf("several segments begin with %q: give more digits", digits)
 	case len(found) == 0:
-		return api.Digest{}, fmt.Errorf("no segment begins with %q: %w", digits, api.ErrNotFound)
+		return api.Digest{}, notFound("no segment begins with %q", digits)
 	}
 	return found[0].Key, nil
 }
@@ -164,7 +164,7 @@ func findCheckpoint(ctx context.Context, client *api.Client, digits string) (fou
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("no checkpoint begins with %q: %w", digits, api.ErrNotFound)
+		return nil, notFound("no checkpoint begins with %q", digits)
 	}
 	return found, nil
 }
@@ -279,4 +279,9 @@ func printSegment(c *cli.Call, d *api.SegmentDetail) error {
 		t.Row(p.Rank, p.Layer, p.Kind, p.DType, strings.Join(shape, "×"), show.Bytes(p.Bytes))
 	}
 	return t.Flush()
+}
+
+// notFound returns an api.ErrNotFound with this text.
+func notFound(format string, args ...any) error {
+	return api.WithKind(fmt.Errorf(format, args...), api.ErrNotFound)
 }

@@ -99,7 +99,7 @@ func (f *traceFlags) find(ctx context.Context, client *api.Client, args []string
 			return client.Request(ctx, items[i].ID)
 		}
 	}
-	return api.Request{}, fmt.Errorf("request %q not found; splicectl ls requests lists those kept: %w", args[0], api.ErrNotFound)
+	return api.Request{}, notFound("request %q not found; splicectl ls requests lists those kept", args[0])
 }
 
 func (f *traceFlags) print(c *cli.Call, r *api.Request) error {

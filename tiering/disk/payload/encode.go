@@ -123,7 +123,7 @@ func (enc *Encoder) inPlace(ctx context.Context, o *tier.Object, layout *profile
 		}
 		if err != nil {
 			e.Release()
-			return nil, fmt.Errorf("rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
+			return nil, tier.Unavailable(fmt.Errorf("rank %d of %x: %w", i, o.Key[:8], err))
 		}
 		e.Buffers = append(e.Buffers, buffers(v.pieces)...)
 		e.Tags = v.tags(e.Tags, layout, key)
@@ -170,7 +170,7 @@ func (enc *Encoder) encode(ctx context.Context, o *tier.Object, m *extent.Manife
 		var err error
 		if m.Parts[i], err = w.rank(ctx, o.Shares[i].Ref, layout); err != nil {
 			enc.staging.give(took)
-			return nil, fmt.Errorf("rank %d of %x: %w: %w", i, o.Key[:8], err, tier.ErrUnavailable)
+			return nil, tier.Unavailable(fmt.Errorf("rank %d of %x: %w", i, o.Key[:8], err))
 		}
 	}
 	n := len(w.out)

@@ -70,7 +70,7 @@ func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 			r.views = append(r.views, view)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("rank %d: %w: %w", i, err, tier.ErrUnavailable)
+			return nil, tier.Unavailable(fmt.Errorf("rank %d: %w", i, err))
 		}
 	}
 	layout, err := tier.LayoutOf(r.Profile, tier.CheckpointKind(row.Kind), row.End-row.Begin, row.Packed)
@@ -267,7 +267,7 @@ func (r *reading) digest(ctx context.Context, k int) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
+		return tier.Unavailable(err)
 	}
 	return nil
 }
@@ -289,7 +289,7 @@ func (r *reading) store(ctx context.Context) error {
 			continue
 		}
 		if err := r.Device.Store(ctx, v.ref, v.staged); err != nil {
-			return fmt.Errorf("%w: %w", err, tier.ErrUnavailable)
+			return tier.Unavailable(err)
 		}
 	}
 	for k := range r.chunks {

@@ -82,6 +82,9 @@ func Open(cfg Config) (*Catalog, error) {
 	return cat, nil
 }
 
+// ErrClosed is the error of calls after the store was closed.
+var ErrClosed = fmt.Errorf("the store is closed: %w", tier.ErrUnavailable)
+
 // NewLeaseID returns an id from the sequence of leases. No id is returned twice.
 func (cat *Catalog) NewLeaseID() tier.LeaseID { return tier.LeaseID(cat.LeaseIDs.Add(1)) }
 
@@ -103,7 +106,7 @@ type Client struct {
 // a session checks it first.
 func (cat *Catalog) OpenLocked(c *Client) error {
 	if cat.Closed {
-		return tier.ErrUnavailable
+		return ErrClosed
 	}
 	if c.closed {
 		return fmt.Errorf("session %q is closed: %w", c.Name, tier.ErrGone)

@@ -77,7 +77,7 @@ func (c *Reservations) Reserve(q *ReserveQuery) (Reservation, error) {
 		return Reservation{}, err
 	}
 	if err := p.CheckSpec(q.Spec); err != nil {
-		return Reservation{}, fmt.Errorf("segment %x: %w: %w", q.Key[:8], tier.ErrInvalid, err)
+		return Reservation{}, gpuipc.WithKind(fmt.Errorf("segment %x: %w", q.Key[:8], err), tier.ErrInvalid)
 	}
 	if len(q.Tokens) != q.Spec.Tokens {
 		return Reservation{}, fmt.Errorf("segment %x: %d token ids for %d tokens: %w", q.Key[:8], len(q.Tokens), q.Spec.Tokens, tier.ErrInvalid)
