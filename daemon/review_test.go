@@ -177,6 +177,30 @@ func TestConnectionMemoryIsShared(t *testing.T) {
 	attach(t, r.Socket()) // one that asks for nothing gets the default
 }
 
+// Clients refuse regions of another size than they are told.
+func TestGrantsAreWholePages(t *testing.T) {
+	for _, budget := range []settings.Bytes{1_000_000, 3_000_000, 10_000_001, 64 * settings.MiB} {
+		config := testConfig(t)
+		config.ConnectionMemory, config.Staging, config.Slots = budget, 100_001, 200_003
+		r := startDaemon(t, config, nil)
+		for _, wish := range []uint64{0, 1, 100_001, 1 << 40} {
+			c := dialRaw(t, r.Socket())
+			fds := c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, StagingBytes: wish, SlotBytes: wish})
+			for i, told := range []uint64{c.hello.SlotBytes, c.hello.StagingBytes} { // after the arena
+				var is unix.Stat_t
+				must(t, unix.Fstat(fds[1+i], &is))
+				if uint64(is.Size) != told || told == 0 {
+					t.Errorf("%d bytes of %v: region %d has %d bytes, the reply says %d", wish, budget, 1+i, is.Size, told)
+				}
+			}
+			seqpacket.CloseAll(fds)
+			c.close()
+			eventually(t, "the memory is back", func() bool { return len(r.server.Connections()) == 0 })
+		}
+		r.stop()
+	}
+}
+
 func TestASlotRegionHasRoomForAPage(t *testing.T) {
 	config := testConfig(t)
 	config.PageBytes, config.Slots = settings.MiB, 2*settings.MiB

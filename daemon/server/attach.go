@@ -60,7 +60,7 @@ type attachment struct {
 	staging  gpuipc.Region
 	features uint64 // protocol features that hello has agreed on
 	trial    bool   // is the trial client, which tests the daemon
-	// stagingBytes and slotBytes are as granted; a region may be longer.
+	// stagingBytes and slotBytes are as granted.
 	stagingBytes int64
 	slotBytes    int64
 
@@ -202,12 +202,19 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 	return nil
 }
 
-// wanted clamps the size in bytes that a client asks for; 0 = the default.
+// wanted returns the size of memory for a client that asks for some bytes, in whole pages; 0 = the
+// default. Clients refuse a region of another size than they are told.
 func wanted(bytes uint64, def, most settings.Bytes) int64 {
-	if bytes == 0 {
-		return int64(def)
+	size := def
+	if bytes > 0 {
+		size = max(minShare, settings.Bytes(min(bytes, uint64(most))))
 	}
-	return int64(max(minShare, settings.Bytes(min(bytes, uint64(most)))))
+	return wholePages(int64(size) + int64(os.Getpagesize()) - 1)
+}
+
+// wholePages rounds down to whole pages of memory.
+func wholePages(bytes int64) int64 {
+	return bytes - bytes%int64(os.Getpagesize())
 }
 
 // exportAll puts one descriptor per region into the reply: arena, slots and staging. The daemon

@@ -128,7 +128,7 @@ func New(o Options) (*Server, error) {
 		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served, journal: o.Journal,
 		counts: newCounts(), epoch: o.Epoch, title: o.Title[:min(len(o.Title), wire.MaxName)], tenants: o.Tenants, canary: o.Canary, usage: o.Usage, work: o.Work,
 		idle: make(chan struct{}, 1), closing: make(chan struct{}), guessing: make(chan struct{}, 1),
-		memory: budget.NewBytes("connection memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
+		memory: budget.NewBytes("-connection-memory", int64(o.Config.ConnectionMemory), int64(o.Config.Staging+o.Config.Slots)),
 		mapped: budget.NewMapped(),
 		held:   budget.NewBytes("memory of requests", max(leastRequests, int64(o.Config.ConnectionMemory)/requestShare), 0),
 	}
@@ -310,14 +310,14 @@ func (s *Server) list() []*conn {
 // take reserves staging and slots from the budget of all connections. A client that requests more
 // than the default gets at most half of the memory that its user may still take, or the default if
 // that is more, so that no client takes all. In that case staging and slots are reduced in
-// proportion.
+// proportion, to whole pages.
 func (s *Server) take(uid uint32, staging, slots *int64) error {
 	return s.memory.TakeOf(uid, 0, func(left int64) int64 {
 		most := max(left/2, int64(s.config.Staging+s.config.Slots))
 		if wish := *staging + *slots; wish > most {
 			share := float64(most) / float64(wish)
-			*staging = max(int64(minShare), int64(float64(*staging)*share))
-			*slots = max(int64(s.config.PageBytes), int64(float64(*slots)*share))
+			*staging = max(int64(minShare), wholePages(int64(float64(*staging)*share)))
+			*slots = max(int64(s.config.PageBytes), wholePages(int64(float64(*slots)*share)))
 		}
 		return *staging + *slots
 	})
