@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,13 +21,18 @@ import (
 // maxAnswerBytes bounds the size of a response. The largest page has about 1 MiB.
 const maxAnswerBytes = 64 << 20
 
+// ErrTokenRefused means that the node does not accept the client's token for a request.
+var ErrTokenRefused = errors.New("token refused")
+
 // Client is a client of the admin REST of one node. Errors that the server returns are
-// *Problem; if it does not answer, the error is ErrUnavailable. A Client is safe for
-// concurrent use.
+// *Problem; if it does not answer, the error is ErrUnavailable and its text says why. A Client
+// is safe for concurrent use.
 type Client struct {
-	base  string
-	token string
-	http  *http.Client
+	base   string
+	at     string // the socket's path, or host and port; for errors
+	socket bool   // at is a path
+	token  string
+	http   *http.Client
 }
 
 // NewClient creates a client of target: "unix:/path/to/admin.sock", or an "http://host:port" URL.
@@ -37,17 +43,20 @@ func NewClient(target, token string) (*Client, error) {
 	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}
 	if path, ok := strings.CutPrefix(target, "unix:"); ok && path != "" {
 		if token != "" {
-			return nil, fmt.Errorf("admin target %q: tokens are for http only: %w", target, ErrInvalid)
+			return nil, WithKind(fmt.Errorf("%s is a socket, which needs no token", path), ErrInvalid)
 		}
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }
-		c.base = "http://localhost"
+		c.base, c.at, c.socket = "http://localhost", path, true
 		return c, nil
 	}
 	u, err := url.Parse(target)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
-		return nil, fmt.Errorf("admin target %q is neither unix:PATH nor an http URL: %w", target, ErrInvalid)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" {
+		return nil, WithKind(fmt.Errorf("%q is neither the path of a socket nor http://HOST:PORT or https://HOST:PORT", target), ErrInvalid)
 	}
-	c.base = strings.TrimSuffix(u.String(), "/")
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16); err != nil {
+		return nil, WithKind(fmt.Errorf("%q: %s is not a port", target, u.Port()), ErrInvalid)
+	}
+	c.base, c.at = strings.TrimSuffix(u.String(), "/"), u.Host
 	return c, nil
 }
 
@@ -266,18 +275,18 @@ func (c *Client) exchange(ctx context.Context, method, path string, v url.Values
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, fmt.Errorf("%s %s: %w: %w", method, path, err, ErrUnavailable)
+		return nil, c.unanswered(ctx, err)
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
-	if err == nil && len(answer) > maxAnswerBytes {
+	if err != nil {
+		return nil, c.unanswered(ctx, err)
+	}
+	if len(answer) > maxAnswerBytes {
 		err = fmt.Errorf("answer has more than %d bytes", maxAnswerBytes)
 	}
 	if err == nil {
-		err = decodeAnswer(res, answer, out)
+		err = c.decode(res, answer, out)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
@@ -304,6 +313,15 @@ func (c *Client) request(ctx context.Context, method, path string, v url.Values,
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	return req, nil
+}
+
+// decode decodes an answer, and returns ErrTokenRefused for a refused token.
+func (c *Client) decode(res *http.Response, body []byte, out any) error {
+	err := decodeAnswer(res, body, out)
+	if p, ok := errors.AsType[*Problem](err); ok && p.Code == CodeUnauthorized && c.token != "" {
+		return WithKind(err, ErrTokenRefused)
+	}
+	return err
 }
 
 func decodeAnswer(res *http.Response, body []byte, out any) error {

@@ -3,11 +3,18 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestClientWalksAllPagesInOrder(t *testing.T) {
@@ -95,9 +102,62 @@ func TestClientRefusesOtherServersAndBadTargets(t *testing.T) {
 	if _, err := c.Status(t.Context()); err == nil || errors.As(err, &p) {
 		t.Errorf("another server: %v", err)
 	}
-	for _, target := range []string{"", "unix:", "ftp://x", "localhost:1", "http://"} {
+	for _, target := range []string{"", "unix:", "ftp://x", "localhost:1", "http://", "http://:1", "http://h:99999"} {
 		if _, err := NewClient(target, ""); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", target, err)
 		}
+	}
+}
+
+func TestClientSaysWhyThereIsNoAnswer(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	engines, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	must(t, err)
+	defer unix.Close(engines)
+	must(t, unix.Bind(engines, &unix.SockaddrUnix{Name: at("engines")}))
+	must(t, unix.Listen(engines, 1))
+	deserted, err := net.ListenUnix("unix", &net.UnixAddr{Name: at("deserted"), Net: "unix"})
+	must(t, err)
+	deserted.SetUnlinkOnClose(false)
+	must(t, deserted.Close())
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer slow.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	closing, err := net.Listen("tcp", "127.0.0.1:0") // as a TLS port does when it gets plain HTTP
+	must(t, err)
+	defer closing.Close()
+	go func() {
+		for {
+			conn, err := closing.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	for target, want := range map[string]string{
+		"unix:" + at("none"):                        at("none") + ": no such socket",
+		"unix:" + at("deserted"):                    "nobody listens on " + at("deserted"),
+		"unix:" + at("engines"):                     at("engines") + " is an engine socket; the admin socket beside it is " + at("admin/admin.sock"),
+		"http://" + closing.Addr().String():         closing.Addr().String() + " closed the connection before its answer was complete; if the port speaks TLS, use https://",
+		"https://" + plain.Listener.Addr().String(): plain.Listener.Addr().String() + " does not speak TLS: use http://",
+		secure.URL: "the certificate of " + secure.Listener.Addr().String() + " is not trusted: name the file of its authority in SSL_CERT_FILE",
+		slow.URL:   "no answer from " + slow.Listener.Addr().String() + " within 100ms",
+	} {
+		c, err := NewClient(target, "")
+		must(t, err)
+		if target == slow.URL {
+			c.SetTimeout(100 * time.Millisecond)
+		}
+		if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnavailable) || err.Error() != want {
+			t.Errorf("%s: %v, want %s", target, err, want)
+		}
+		c.Close()
 	}
 }

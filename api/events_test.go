@@ -316,11 +316,11 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 	c, err := NewClient("unix:"+path, "")
 	must(t, err)
 	defer c.Close()
-	if err := c.Events(t.Context(), EventQuery{}, nil); !errors.Is(err, ErrUnavailable) {
+	if err := c.Events(t.Context(), EventQuery{}, nil, nil); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("before there is a server: %v", err)
 	}
 	start()
-	ids := make(chan uint64)
+	ids, reached := make(chan uint64), make(chan bool, 10)
 	enough := errors.New("enough")
 	done := make(chan error, 1)
 	go func() {
@@ -330,14 +330,20 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 				return enough
 			}
 			return nil
-		})
+		}, func(ok bool) { reached <- ok })
 	}()
 	within(t, "it follows", func() bool { return f.happened.followers() == 1 })
 	if err := stop(); err != nil { // before it has heard of anything
 		t.Fatal(err)
 	}
 	f.happened.tell(Event{Kind: EventRequest}) // while nobody serves
+	if <-reached {
+		t.Error("reached while nobody serves")
+	}
 	start()
+	if !<-reached {
+		t.Error("lost again, and not reached")
+	}
 	if id := <-ids; id != 4 {
 		t.Errorf("after the first restart %d", id)
 	}
@@ -351,11 +357,11 @@ func TestClientFollowsOverRestarts(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 	var bad *Problem
-	if err := c.Events(t.Context(), EventQuery{Kinds: []string{"nonsense"}}, nil); !errors.As(err, &bad) || bad.Status != 400 {
+	if err := c.Events(t.Context(), EventQuery{Kinds: []string{"nonsense"}}, nil, nil); !errors.As(err, &bad) || bad.Status != 400 {
 		t.Errorf("a bad question: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	err = c.Events(ctx, EventQuery{After: new(uint64)}, func(Event) error { cancel(); return nil })
+	err = c.Events(ctx, EventQuery{After: new(uint64)}, func(Event) error { cancel(); return nil }, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}

@@ -40,12 +40,17 @@ func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, 
 // Events calls f with each event after q.After that matches the query. It ignores q.Limit. It
 // returns when ctx ends, or when f returns an error, and then returns that error. When the stream
 // breaks, Events reconnects and continues after the last event; if the server does not have the
-// missed events any more, f gets an EventLost. Events returns an error if the first connection
-// fails, or if the server refuses the request.
-func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error) error {
-	s := follower{client: c, query: q, tell: f}
+// missed events any more, f gets an EventLost. Events calls reached with false when it cannot
+// reconnect, and with true when it can again; nil = it does not report that. Events returns an
+// error if the first connection fails, or if the server refuses the request.
+func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error, reached func(bool)) error {
+	if reached == nil {
+		reached = func(bool) {}
+	}
+	s := follower{client: c, query: q, tell: f, reached: reached}
 	for wait := followWaitMin; ; wait = min(2*wait, followWaitMax) {
 		began := time.Now()
+		s.open = false
 		err := s.connect(ctx)
 		var said *Problem
 		switch {
@@ -55,6 +60,9 @@ func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error) 
 			return s.failed
 		case !s.once, errors.As(err, &said) && said.Status < http.StatusInternalServerError:
 			return err
+		case !s.open && !s.lost:
+			s.lost = true
+			s.reached(false)
 		case time.Since(began) > wait:
 			wait = followWaitMin
 		}
@@ -80,46 +88,53 @@ func (q *EventQuery) values() url.Values {
 
 // follower is the state of a call of Client.Events.
 type follower struct {
-	client *Client
-	query  EventQuery
-	tell   func(Event) error
-	once   bool   // the server has accepted a request
-	last   uint64 // id of the last event read; 0 = none
-	failed error  // why it must not reconnect; nil = reconnect
+	client  *Client
+	query   EventQuery
+	tell    func(Event) error
+	reached func(bool)
+	once    bool   // the server has accepted a request
+	open    bool   // the server has accepted the latest request
+	lost    bool   // reached was called with false last
+	last    uint64 // id of the last event read; 0 = none
+	failed  error  // why it must not reconnect; nil = reconnect
 }
 
 // connect reads one stream to its end.
 func (s *follower) connect(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	streaming, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(followSilence, cancel)
 	defer silence.Stop()
-	req, err := s.client.request(ctx, http.MethodGet, eventsPath, s.query.values(), http.Header{"Accept": {"text/event-stream"}}, nil)
+	req, err := s.client.request(streaming, http.MethodGet, eventsPath, s.query.values(), http.Header{"Accept": {"text/event-stream"}}, nil)
 	if err != nil {
 		return fmt.Errorf("follow events: %w", err)
 	}
 	// A separate http.Client, since the timeout of the Client's own one would end the stream.
 	res, err := (&http.Client{Transport: s.client.http.Transport}).Do(req)
 	if err != nil {
-		return fmt.Errorf("follow events: %w: %w", err, ErrUnavailable)
+		return s.client.unanswered(ctx, err)
 	}
 	defer res.Body.Close()
 	if media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || media != "text/event-stream" {
 		body, err := io.ReadAll(io.LimitReader(res.Body, followLine))
 		if err == nil {
-			err = decodeAnswer(res, body, new(json.RawMessage))
+			err = s.client.decode(res, body, new(json.RawMessage))
 		}
 		if err == nil {
 			err = errors.New("answered with a document, not a stream")
 		}
 		return fmt.Errorf("follow events: %w", err)
 	}
-	s.once = true
+	s.once, s.open = true, true
+	if s.lost {
+		s.lost = false
+		s.reached(true)
+	}
 	lines := bufio.NewReaderSize(res.Body, followLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if err != nil {
-			return fmt.Errorf("follow events: %w: %w", err, ErrUnavailable)
+			return s.client.unanswered(ctx, err)
 		}
 		silence.Reset(followSilence)
 		if err := s.line(line); err != nil {

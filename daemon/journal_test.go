@@ -33,7 +33,7 @@ func watch(t testing.TB, c *api.Client, q api.EventQuery) *watched {
 	q.After = new(uint64)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- c.Events(ctx, q, func(e api.Event) error { w.events <- e; return nil }) }()
+	go func() { done <- c.Events(ctx, q, func(e api.Event) error { w.events <- e; return nil }, nil) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return w
 }

@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
@@ -92,18 +93,21 @@ func addContext(c *cli.Call, token string) error {
 			return err
 		}
 	}
-	// Make the path independent of the working directory.
-	if path := strings.TrimPrefix(n.Admin, "unix:"); !strings.Contains(path, "://") && path != "" {
-		if n.Admin, err = filepath.Abs(path); err != nil {
-			return err
-		}
-	}
 	t := target{timeout: requestTimeout}
 	client, err := t.clientOf(n.Admin, n.TokenFile)
+	if errors.Is(err, api.ErrInvalid) {
+		return cli.UsageError{Text: err.Error()}
+	}
 	if err != nil {
 		return err
 	}
 	client.Close()
+	// Make the path independent of the working directory.
+	if path, ok := socketPath(n.Admin); ok {
+		if n.Admin, err = filepath.Abs(path); err != nil {
+			return err
+		}
+	}
 	f, err := contexts.Load()
 	if err != nil {
 		return err

@@ -129,7 +129,9 @@ func TestDaemonsHaveNames(t *testing.T) {
 	ok(cli.ExitOK, "one is "+n.url, "context", "add", "one", n.url)
 	ok(cli.ExitOK, "two is "+other.url, "context", "add", "two", other.url, "--token-file", token)
 	ok(cli.ExitOK, "three is /", "context", "add", "three", "relative.sock")
-	ok(cli.ExitFailed, "neither unix:PATH nor an http URL", "context", "add", "bad", "ftp://x")
+	ok(cli.ExitUsage, "neither the path of a socket nor http://HOST:PORT", "context", "add", "bad", "ftp://x")
+	ok(cli.ExitUsage, "99999 is not a port", "context", "add", "bad", "http://h:99999")
+	ok(cli.ExitUsage, "for TCP write http://h:9400\n", "context", "add", "bad", "h")
 	ok(cli.ExitFailed, "invalid context name", "context", "add", "a/b", n.url)
 	ok(cli.ExitUsage, "a name and an address", "context", "add", "x")
 	ok(cli.ExitOK, "one    *       "+n.url, "context", "ls")
@@ -145,7 +147,7 @@ func TestDaemonsHaveNames(t *testing.T) {
 	if a, b := n.questions(), other.questions(); len(a) != 0 || len(b) != 1 {
 		t.Errorf("asked %q and %q", a, b)
 	}
-	ok(cli.ExitFailed, "unavailable", "health", "--all-contexts")
+	ok(cli.ExitFailed, "no such socket", "health", "--all-contexts")
 	ok(cli.ExitOK, "three is forgotten", "context", "rm", "three")
 	ok(cli.ExitFailed, "no context", "context", "rm", "three")
 	for _, args := range [][]string{{"health"}, {"stats"}, {"ls"}, {"usage"}} {

@@ -81,7 +81,14 @@ func (f *eventFlags) run(ctx context.Context, c *cli.Call) error {
 
 // tell prints events as they occur, until the context ends.
 func (f *eventFlags) tell(ctx context.Context, c *cli.Call, client *api.Client) error {
-	err := client.Events(ctx, f.query, func(e api.Event) error { return printEvent(c, &e) })
+	reached := func(ok bool) {
+		text := "the daemon does not answer: trying again"
+		if ok {
+			text = "connected again"
+		}
+		fmt.Fprintln(c.Stderr, text)
+	}
+	err := client.Events(ctx, f.query, func(e api.Event) error { return printEvent(c, &e) }, reached)
 	if ctx.Err() != nil {
 		return nil
 	}

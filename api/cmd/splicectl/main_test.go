@@ -3,6 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +109,46 @@ func TestAbsentNodeIsOneWithARemedy(t *testing.T) {
 		if code != cli.ExitFailed || out != "" || !strings.Contains(errs, "Is spliced running?") {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
 		}
+	}
+}
+
+func TestFailuresHaveTheRemedyThatFits(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	empty, token := filepath.Join(dir, "empty"), filepath.Join(dir, "token")
+	must(t, os.WriteFile(empty, []byte("\n"), 0o600))
+	must(t, os.WriteFile(token, []byte("wrong\n"), 0o600))
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"status":401,"code":"unauthorized","detail":"this needs a token"}`)
+	}))
+	defer refusing.Close()
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer slow.Close()
+	for _, r := range []struct {
+		args string
+		exit int
+		want string // all of the error but the command's name
+	}{
+		{"--admin " + dir + "/none.sock", cli.ExitFailed, dir + "/none.sock: no such socket\nIs spliced running?"},
+		{"--admin none.sock", cli.ExitFailed, "none.sock: no such socket\nIs spliced running?"},
+		{"--admin 127.0.0.1:19400", cli.ExitUsage, "there is no socket 127.0.0.1:19400 here; for TCP write http://127.0.0.1:19400\nusage:"},
+		{"--admin ftp://x", cli.ExitUsage, `"ftp://x" is neither`},
+		{"--admin " + n.url + "/foo", cli.ExitFailed, "GET /api/v1/segments: 404 not_found: no such path: /foo/api/v1/segments\nThe address has a path: leave it out.\n"},
+		{"--admin " + refusing.URL, cli.ExitFailed, "GET /api/v1/segments: 401 unauthorized: this needs a token\nGive one with --token-file"},
+		{"--admin " + refusing.URL + " --token-file " + token, cli.ExitFailed, "GET /api/v1/segments: 401 unauthorized: this needs a token\nThe token given is not the node's"},
+		{"--admin " + refusing.URL + " --token-file " + empty, cli.ExitFailed, empty + " is empty: it must contain the bearer token\n"},
+		{"--timeout 1ms --admin " + slow.URL, cli.ExitFailed, "no answer from " + slow.Listener.Addr().String() + " within 1ms\n--timeout sets"},
+	} {
+		code, out, errs := ctl(t, append([]string{"ls"}, strings.Fields(r.args)...)...)
+		if code != r.exit || out != "" || !strings.HasPrefix(errs, "splicectl ls: "+r.want) {
+			t.Errorf("%s: exit %d\n%s%s", r.args, code, out, errs)
+		}
+	}
+	denied := fmt.Errorf("read token: %w", os.ErrPermission)
+	if text := explain(denied); text != denied.Error() {
+		t.Errorf("a file that cannot be read: %s", text)
 	}
 }
 

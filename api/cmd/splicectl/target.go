@@ -2,20 +2,22 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
 	"github.com/spliced-kv/spliced/connector"
-	"github.com/spliced-kv/spliced/connector/trust"
 )
 
 // requestTimeout is the time limit for an answer, unless --timeout sets another.
@@ -55,7 +57,11 @@ func (t *target) client() (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.clientOf(address, token)
+	client, err := t.clientOf(address, token)
+	if errors.Is(err, api.ErrInvalid) {
+		return nil, cli.UsageError{Text: err.Error()}
+	}
+	return client, err
 }
 
 // address returns the node's address, and the file with the token.
@@ -96,13 +102,21 @@ func contextNamed(name string) (contexts.Context, error) {
 	return found, nil
 }
 
-// clientOf returns a client of an address, with the token from a file.
+// clientOf returns a client of an address, with the token from a file. It returns api.ErrInvalid
+// for an address that can never be right.
 func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 	if t.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %v is not above 0", t.timeout)
 	}
-	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
-		address = "unix:" + address
+	if path, ok := socketPath(address); ok {
+		if looksLikeHost(address) {
+			host := address
+			if !strings.Contains(host, ":") {
+				host += ":9400"
+			}
+			return nil, api.WithKind(fmt.Errorf("there is no socket %s here; for TCP write http://%s", address, host), api.ErrInvalid)
+		}
+		address = "unix:" + path
 	}
 	token := ""
 	if tokenFile != "" {
@@ -110,7 +124,9 @@ func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read token: %w", err)
 		}
-		token = strings.TrimSpace(string(text))
+		if token = strings.TrimSpace(string(text)); token == "" {
+			return nil, fmt.Errorf("%s is empty: it must contain the bearer token", tokenFile)
+		}
 	}
 	client, err := api.NewClient(address, token)
 	if err == nil {
@@ -119,24 +135,52 @@ func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 	return client, err
 }
 
+// socketPath returns the path of an address that is not a URL.
+func socketPath(address string) (path string, ok bool) {
+	path, is := strings.CutPrefix(address, "unix:")
+	return path, is || !strings.Contains(address, "://")
+}
+
+// looksLikeHost reports whether an address is rather a host without a scheme than the path of a
+// socket: it names no directory, does not end in .sock and does not exist.
+func looksLikeHost(address string) bool {
+	if address == "" || strings.Contains(address, "/") || strings.HasPrefix(address, "unix:") || strings.HasSuffix(address, ".sock") {
+		return false
+	}
+	_, err := os.Lstat(address)
+	return errors.Is(err, os.ErrNotExist)
+}
+
 // explain adds remedies for common failures.
 func explain(err error) string {
-	var p *api.Problem
-	switch {
-	case errors.As(err, &p) && p.Code == api.CodeNotFound && strings.HasPrefix(p.Detail, "no such path"):
-		return err.Error() + "\nThe daemon is older than this splicectl and does not have that yet."
-	case errors.As(err, &p) && p.Code == api.CodeUnauthorized:
-		return err.Error() + "\nGive one with --token-file, or store it in the context: splicectl context add NAME ADDRESS --token-file FILE."
-	case errors.As(err, &p):
-		return err.Error()
-	case errors.Is(err, os.ErrPermission):
-		return err.Error() + "\nThe admin socket belongs to the daemon's user: run as that user, or use --admin http://…"
-	case errors.Is(err, trust.ErrStranger):
-		return err.Error()
-	case errors.Is(err, api.ErrUnavailable):
-		return err.Error() + "\nIs spliced running? --admin, --context or SPLICED_ADMIN_SOCKET name another address; `splicectl doctor` checks more."
+	if text := remedy(err); text != "" {
+		return err.Error() + "\n" + text
 	}
 	return err.Error()
+}
+
+func remedy(err error) string {
+	p, answered := errors.AsType[*api.Problem](err)
+	op, dialed := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.Is(err, api.ErrTokenRefused):
+		return "The token given is not the node's: name the file of the right one with --token-file or in the context."
+	case answered && p.Code == api.CodeUnauthorized:
+		return "Give one with --token-file, or store it in the context: splicectl context add NAME ADDRESS --token-file FILE."
+	case answered && strings.HasPrefix(p.Detail, "no such path: ") && !strings.HasPrefix(p.Detail, "no such path: /api/"):
+		return "The address has a path: leave it out."
+	case answered && strings.HasPrefix(p.Detail, "no such path: "):
+		return "The daemon is older than this splicectl and does not have that yet."
+	case answered || !errors.Is(err, api.ErrUnavailable):
+		return ""
+	case errors.Is(err, context.DeadlineExceeded):
+		return "--timeout sets another limit; `splicectl doctor` checks more."
+	case errors.Is(err, os.ErrPermission):
+		return "The admin socket belongs to the daemon's user: run as that user, or use --admin http://…"
+	case dialed && op.Op == "dial" && !errors.Is(err, unix.EPROTOTYPE): // an engine socket's error says what to do
+		return "Is spliced running? --admin, --context or SPLICED_ADMIN_SOCKET name another address; `splicectl doctor` checks more."
+	}
+	return ""
 }
 
 // ageText formats the time since an event, in one unit.
