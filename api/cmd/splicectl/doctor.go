@@ -28,6 +28,8 @@ type diagnosis struct {
 type doctorFlags struct {
 	target target
 	socket string
+	tenant string
+	token  string
 	self   bool
 	daemon string
 	gpu    bool
@@ -38,11 +40,13 @@ func doctorCommand() cli.Command {
 	return cli.Command{
 		Name: "doctor", Group: "check", Synopsis: cli.FlagsOnly,
 		Summary:  "Check that spliced works on this machine: kernel, socket, memory, GPU, layouts and a round trip",
-		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
+		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json", "--tenant team-a --tenant-token-file team-a.token"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f doctorFlags
 			f.target.flagsWith(fs, slowTimeout) // the test of an object store takes a while
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
+			fs.StringVar(&f.tenant, "tenant", "", "`tenant` to check with (default: the tenant named default)")
+			fs.StringVar(&f.token, "tenant-token-file", "", "`file` with the token of that tenant")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and check it")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
 			fs.BoolVar(&f.gpu, "gpu", false, "with --self: also share GPU memory and check it")
@@ -53,11 +57,14 @@ func doctorCommand() cli.Command {
 }
 
 func (f *doctorFlags) run(ctx context.Context, c *cli.Call) error {
-	if f.self && (f.socket != "" || f.target.named()) {
-		return cli.Usagef("--self examines its own daemon: leave out --socket, --admin and --context")
+	if f.self && (f.socket != "" || f.target.named() || f.tenant != "") {
+		return cli.Usagef("--self examines its own daemon: leave out --socket, --admin, --context and --tenant")
 	}
 	if f.gpu && !f.self {
 		return cli.Usagef("--gpu is for --self: another daemon's GPU is examined in any case")
+	}
+	if f.token != "" && f.tenant == "" {
+		return cli.Usagef("--tenant-token-file goes with --tenant")
 	}
 	if !f.self {
 		return f.examine(ctx, c)
@@ -75,13 +82,18 @@ func (f *doctorFlags) run(ctx context.Context, c *cli.Call) error {
 }
 
 func (f *doctorFlags) examine(ctx context.Context, c *cli.Call) error {
-	o := doctor.Options{Socket: f.socket, Library: f.driver}
+	o := doctor.Options{Socket: f.socket, Library: f.driver, Tenant: f.tenant}
 	o.Socket = cmp.Or(o.Socket, connector.DefaultSocket())
 	// The context in use may name a daemon on another machine.
 	if !f.target.named() && (f.socket != "" || os.Getenv("SPLICED_ADMIN_SOCKET") == "") {
 		f.target.admin = api.SocketBeside(o.Socket)
 	}
 	var err error
+	if f.token != "" {
+		if o.TenantToken, err = readToken(f.token); err != nil {
+			return err
+		}
+	}
 	if o.Admin, err = f.target.client(); err != nil {
 		return err
 	}

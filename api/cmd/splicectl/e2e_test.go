@@ -67,14 +67,14 @@ func splicectl(t *testing.T, want int, args ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-func daemonForTest(t *testing.T) *child.Daemon {
+func daemonForTest(t *testing.T, args ...string) *child.Daemon {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds and runs the programs")
 	}
 	dir, err := built()
 	must(t, err)
-	d, err := child.Start(t.Context(), child.Options{Binary: filepath.Join(dir, "spliced"), Args: []string{"-arena", "64MiB", "-private", "16MiB"}})
+	d, err := child.Start(t.Context(), child.Options{Binary: filepath.Join(dir, "spliced"), Args: append([]string{"-arena", "64MiB", "-private", "16MiB"}, args...)})
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Stop()) })
 	return d
@@ -108,6 +108,18 @@ func TestDoctorNamesWhatIsMissing(t *testing.T) {
 			t.Errorf("%s: %q or a remedy is missing in:\n%s", socket, want, out)
 		}
 	}
+}
+
+func TestDoctorChecksWithATenantOfTheNode(t *testing.T) {
+	dir := t.TempDir()
+	token, config := filepath.Join(dir, "token"), filepath.Join(dir, "config.yaml")
+	must(t, os.WriteFile(token, []byte("secret of team-a\n"), 0o600))
+	must(t, os.WriteFile(config, []byte("tenants:\n- name: team-a\n  token_file: "+token+"\n"), 0o600))
+	d := daemonForTest(t, "-config", config, "-max-connections", "1")
+	if out, _ := splicectl(t, cli.ExitFailed, "doctor", "--socket", d.Socket); !strings.Contains(out, `tenant "default": unknown`) || !strings.Contains(out, "--tenant-token-file") {
+		t.Errorf("without a tenant:\n%s", out)
+	}
+	splicectl(t, cli.ExitOK, "doctor", "--socket", d.Socket, "--tenant", "team-a", "--tenant-token-file", token)
 }
 
 func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {

@@ -138,7 +138,7 @@ func TestFailuresHaveTheRemedyThatFits(t *testing.T) {
 		{"--admin " + n.url + "/foo", cli.ExitFailed, "GET /api/v1/segments: 404 not_found: no such path: /foo/api/v1/segments\nThe address has a path: leave it out.\n"},
 		{"--admin " + refusing.URL, cli.ExitFailed, "GET /api/v1/segments: 401 unauthorized: this needs a token\nGive one with --token-file"},
 		{"--admin " + refusing.URL + " --token-file " + token, cli.ExitFailed, "GET /api/v1/segments: 401 unauthorized: this needs a token\nThe token given is not the node's"},
-		{"--admin " + refusing.URL + " --token-file " + empty, cli.ExitFailed, empty + " is empty: it must contain the bearer token\n"},
+		{"--admin " + refusing.URL + " --token-file " + empty, cli.ExitFailed, "token: " + empty + " is empty\n"},
 		{"--timeout 1ms --admin " + slow.URL, cli.ExitFailed, "no answer from " + slow.Listener.Addr().String() + " within 1ms\n--timeout sets"},
 	} {
 		code, out, errs := ctl(t, append([]string{"ls"}, strings.Fields(r.args)...)...)
@@ -146,7 +146,7 @@ func TestFailuresHaveTheRemedyThatFits(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", r.args, code, out, errs)
 		}
 	}
-	denied := fmt.Errorf("read token: %w", os.ErrPermission)
+	denied := fmt.Errorf("token: %w", os.ErrPermission)
 	if text := explain(denied); text != denied.Error() {
 		t.Errorf("a file that cannot be read: %s", text)
 	}

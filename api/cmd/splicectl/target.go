@@ -120,12 +120,9 @@ func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 	}
 	token := ""
 	if tokenFile != "" {
-		text, err := os.ReadFile(tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("read token: %w", err)
-		}
-		if token = strings.TrimSpace(string(text)); token == "" {
-			return nil, fmt.Errorf("%s is empty: it must contain the bearer token", tokenFile)
+		var err error
+		if token, err = readToken(tokenFile); err != nil {
+			return nil, err
 		}
 	}
 	client, err := api.NewClient(address, token)
@@ -133,6 +130,19 @@ func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 		client.SetTimeout(t.timeout)
 	}
 	return client, err
+}
+
+// readToken reads a file with a token.
+func readToken(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("token: %s is empty", path)
+	}
+	return token, nil
 }
 
 // socketPath returns the path of an address that is not a URL.

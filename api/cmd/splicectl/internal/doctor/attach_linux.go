@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +34,10 @@ func (v *visit) close() {
 	for _, f := range v.files {
 		f.Close()
 	}
+	v.files = nil
 	if v.conn != nil {
 		v.conn.Close()
+		v.conn = nil
 	}
 }
 
@@ -87,11 +89,11 @@ func checkPeer(fd int) Check {
 func checkAttach(_ context.Context, v *visit) []Check {
 	const name = "hello"
 	request := wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: profile.TrialClient,
-		StagingBytes: 1 << 20, SlotBytes: 1 << 20, Features: wire.FeatureDevice, Tenants: []wire.TenantName{{}}}
+		StagingBytes: 1 << 20, SlotBytes: 1 << 20, Features: wire.FeatureDevice, Tenants: []wire.TenantName{{Name: v.options.Tenant, Token: v.options.TenantToken}}}
 	v.conn.AllowDescriptors(seqpacket.MaxDescriptors)
 	fds, err := v.call(&wire.Header{Op: wire.OpHello, Request: 1}, &request, &v.hello)
 	if err != nil {
-		return []Check{fail(name, "the daemon's log says why; is this user on its allow-list, and the version the same?", "%v", err)}
+		return []Check{fail(name, helloRemedy(err), "%v", err)}
 	}
 	for i, fd := range fds {
 		v.files = append(v.files, os.NewFile(uintptr(fd), fmt.Sprintf("region %d", i)))
@@ -101,6 +103,34 @@ func checkAttach(_ context.Context, v *visit) []Check {
 	}
 	return []Check{ok(name, "%s, protocol %d, connection %d", v.hello.Server, v.hello.Version, v.hello.Connection)}
 }
+
+// helloRemedy returns the remedy for a failed hello.
+func helloRemedy(err error) string {
+	var refused refusal
+	errors.As(err, &refused)
+	switch refused.code {
+	case wire.Busy:
+		return "stop another client, or raise max-connections"
+	case wire.Full:
+		return "raise connection-memory or the limit that the daemon names, or stop another client"
+	case wire.Denied:
+		if strings.HasPrefix(refused.text, "tenant ") {
+			return "name a tenant of this node with --tenant, and the file of its token with --tenant-token-file"
+		}
+		return "run as a user that allow-uids or allow-gids names"
+	case wire.Unavailable:
+		return "start the daemon again, or end its drain with splicectl drain --undo"
+	}
+	return "the daemon's log says why; client and daemon must be of one release"
+}
+
+// refusal is an error that the daemon answered.
+type refusal struct {
+	code wire.Code
+	text string
+}
+
+func (r refusal) Error() string { return fmt.Sprintf("%s: %s", r.code, r.text) }
 
 // call sends one request and decodes its reply; the caller owns the descriptors.
 func (v *visit) call(h *wire.Header, request, reply wire.Message) ([]int, error) {
@@ -123,7 +153,7 @@ func (v *visit) call(h *wire.Header, request, reply wire.Message) ([]int, error)
 	switch {
 	case err != nil:
 	case got.Code != wire.OK:
-		err = fmt.Errorf("%s: %s", got.Code, wire.ErrorText(body))
+		err = refusal{got.Code, wire.ErrorText(body)}
 	case got.Op != h.Op || got.Request != h.Request:
 		err = fmt.Errorf("answer to %s %d, asked %s %d", got.Op, got.Request, h.Op, h.Request)
 	default:
@@ -192,10 +222,7 @@ func checkAdmin(ctx context.Context, v *visit) []Check {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	st, err := v.options.Admin.Status(ctx)
-	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && errors.Is(err, api.ErrUnavailable):
-		return []Check{warn(name, remedy, "not reachable: %v", op.Err)}
 	case err != nil:
 		return []Check{warn(name, remedy, "%v", err)}
 	case st.BootEpoch != v.hello.BootEpoch:

@@ -31,6 +31,9 @@ type Check struct {
 type Options struct {
 	Socket string      // engine socket
 	Admin  *api.Client // nil = the admin REST is not checked, and the test segment stays in the cache
+	// Tenant and TenantToken are what the checks name themselves; "" = the daemon's default tenant.
+	Tenant      string
+	TenantToken string
 	// Library is the CUDA driver to load; "" = libcuda.so.1.
 	Library string
 }

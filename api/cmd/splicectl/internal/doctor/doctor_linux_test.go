@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
@@ -122,6 +124,34 @@ func TestRefusalsAndDifferencesAreTold(t *testing.T) {
 		got := find(Run(t.Context(), Options{Socket: r.socket}), r.check)
 		if got.State != Fail || !strings.Contains(got.Detail, r.text) || got.Remedy == "" {
 			t.Errorf("%s: %+v", r.name, got)
+		}
+	}
+}
+
+func TestRefusalsHaveTheRemedyThatFits(t *testing.T) {
+	for _, r := range []struct {
+		code       wire.Code
+		text, want string
+	}{
+		{wire.Denied, `tenant "default": unknown, or another token`, "--tenant"},
+		{wire.Denied, "user 5, group 5 may not connect", "allow-uids"},
+		{wire.Busy, "1 connections, the maximum of this daemon", "max-connections"},
+		{wire.Full, "5 bytes of connection memory", "connection-memory"},
+		{wire.Unavailable, "this daemon is being drained", "drain --undo"},
+		{wire.Invalid, "", "one release"},
+	} {
+		header := wire.Header{Kind: wire.Reply, Op: wire.OpHello, Request: 1, Code: r.code}
+		got := find(Run(t.Context(), Options{Socket: answering(t, header, nil, r.text)}), "hello")
+		if got.State != Fail || !strings.Contains(got.Remedy, r.want) {
+			t.Errorf("%s %q: %+v", r.code, r.text, got)
+		}
+	}
+	for err, want := range map[error]string{
+		connector.ErrFull: "arena", connector.ErrQuota: "quota", connector.ErrBusy: "wait", connector.ErrDenied: "--tenant",
+		connector.ErrUnavailable: "log", connector.ErrInvalid: "one release",
+	} {
+		if got := tripRemedy(fmt.Errorf("put: %w", err)); !strings.Contains(got, want) {
+			t.Errorf("%v: %s", err, got)
 		}
 	}
 }

@@ -33,30 +33,48 @@ type trip struct {
 // checkRoundTrip registers a temporary profile, for which daemon and client compare their layouts.
 // It then stores and reads a segment of random bytes.
 func checkRoundTrip(ctx context.Context, v *visit) []Check {
-	const remedy = "the daemon's log says why; client and daemon must be of one release"
+	v.close() // the trip has its own connection, and there may be room for one only
 	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
 	defer cancel()
 	t := &trip{}
 	defer t.close()
-	if err := t.open(ctx, v.options.Socket); err != nil {
-		return []Check{fail("layout", remedy, "%v", err)}
+	if err := t.open(ctx, &v.options); err != nil {
+		return []Check{fail("layout", tripRemedy(err), "%v", err)}
 	}
 	checks := []Check{ok("layout", "client and daemon agree on every part of a test profile (%d bytes a segment)", t.bytes())}
 	begin := time.Now()
 	if err := t.run(ctx); err != nil {
-		checks = append(checks, fail("round trip", remedy, "%v", err))
+		checks = append(checks, fail("round trip", tripRemedy(err), "%v", err))
 	} else {
 		checks = append(checks, ok("round trip", "match, put, match, acquire, verify, release in %.1f ms", time.Since(begin).Seconds()*1e3))
 	}
 	return append(checks, t.cleanUp(ctx, v.options.Admin))
 }
 
-func (t *trip) open(ctx context.Context, socket string) error {
+// tripRemedy returns the remedy for a failed trip.
+func tripRemedy(err error) string {
+	switch {
+	case errors.Is(err, connector.ErrFull):
+		return "the public pool has no room for a small segment: raise arena, or wait until engines release what they hold"
+	case errors.Is(err, connector.ErrQuota):
+		return "raise the tenant's quota, or name another tenant with --tenant"
+	case errors.Is(err, connector.ErrBusy):
+		return "the daemon is at the limit that it names: wait, and try again"
+	case errors.Is(err, connector.ErrDenied):
+		return "name a tenant that may do this with --tenant"
+	case errors.Is(err, connector.ErrUnavailable):
+		return "the daemon ended, drains or does not answer: its log says why"
+	}
+	return "the daemon's log says why; client and daemon must be of one release"
+}
+
+func (t *trip) open(ctx context.Context, o *Options) error {
 	p, err := profile.Trial()
 	if err != nil {
 		return err
 	}
-	t.client, err = connector.Open(connector.Options{Socket: socket, Name: profile.TrialClient, StagingBytes: 4 << 20, SlotBytes: 1 << 20,
+	t.client, err = connector.Open(connector.Options{Socket: o.Socket, Name: profile.TrialClient, StagingBytes: 4 << 20, SlotBytes: 1 << 20,
+		Tenants:  []connector.Tenant{{Name: o.Tenant, Token: o.TenantToken}},
 		Timeouts: connector.Timeouts{Lookup: answerTimeout, Transfer: answerTimeout}})
 	if err != nil {
 		return err
@@ -64,7 +82,7 @@ func (t *trip) open(ctx context.Context, socket string) error {
 	if err := t.client.WaitAttached(ctx); err != nil {
 		return err
 	}
-	if t.model, err = t.client.Register(p, connector.Binding{Connector: profile.TrialClient}); err != nil {
+	if t.model, err = t.client.Register(p, connector.Binding{Tenant: o.Tenant, Connector: profile.TrialClient}); err != nil {
 		return err
 	}
 	if err := t.model.WaitReady(ctx); err != nil {
@@ -110,8 +128,11 @@ func (t *trip) run(ctx context.Context) error {
 		return err
 	}
 	stored, err := t.model.Put(ctx, &connector.PutQuery{Spec: t.spec, Tokens: t.tokens, Source: connector.Source{Parts: t.parts}})
-	if err != nil || !stored.Published {
-		return fmt.Errorf("put: published %v: %w", stored.Published, err)
+	if err != nil {
+		return fmt.Errorf("put: %w", err)
+	}
+	if !stored.Published {
+		return errors.New("put: the segment was not published")
 	}
 	if err := t.expect(ctx, wire.StatusHit); err != nil {
 		return err
