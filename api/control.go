@@ -330,15 +330,21 @@ func (p *params) period(name string, most time.Duration) time.Duration {
 	if !ok {
 		return 0
 	}
-	d, err := time.ParseDuration(v)
-	if days, isDays := strings.CutSuffix(v, "d"); err != nil && isDays {
-		var n uint64
-		n, err = strconv.ParseUint(days, 10, 16)
-		d = time.Duration(n) * 24 * time.Hour
-	}
+	d, err := ParsePeriod(v)
 	if err != nil || d <= 0 || d > most {
-		p.refuse(name, "invalid time %q: want more than 0 and at most %v, such as 10m or 7d", v, most)
+		p.refuse(name, "%.40q is not a time of more than 0 and at most %dd, such as 10m or 7d", v, most/day)
 		return 0
 	}
 	return d
+}
+
+const day = 24 * time.Hour
+
+// ParsePeriod parses a duration, or a number of days such as 7d.
+func ParsePeriod(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * day, err
+	}
+	return time.ParseDuration(text)
 }

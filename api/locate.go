@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -282,6 +284,9 @@ func (s *Server) enterLocate() (leave func(), err error) {
 	return func() { <-s.locating }, nil
 }
 
+// fieldName matches a name that an error may quote: it contains no token ids.
+var fieldName = regexp.MustCompile(`^"[A-Za-z_]{1,40}"$`)
+
 // decodeBody decodes a body that is exactly one JSON document. Its errors quote nothing from the
 // body, which may contain token ids.
 func decodeBody(body []byte, out any) error {
@@ -305,6 +310,9 @@ func decodeBody(body []byte, out any) error {
 		return fmt.Errorf("body: the JSON document is incomplete: %w", ErrInvalid)
 	case errors.Is(err, ErrInvalid): // of a Digest
 		return fmt.Errorf("body: a hash or key is not 64 hex digits: %w", ErrInvalid)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok && fieldName.MatchString(name) {
+		return fmt.Errorf("body: unknown field %s: %w", name, ErrInvalid)
 	}
 	return fmt.Errorf("body: a field is unknown or has the wrong type: %w", ErrInvalid)
 }

@@ -156,14 +156,22 @@ func (p *params) done() error {
 	if len(p.bad) == 0 {
 		return nil
 	}
-	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad parameters", len(p.bad)), p.bad...)
+	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, plural(len(p.bad), "bad parameter"), p.bad...)
+}
+
+// plural formats a number of things.
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // keyOf parses a key in the path.
 func keyOf(text string) (Digest, error) {
 	var d Digest
 	if err := d.UnmarshalText([]byte(text)); err != nil {
-		return d, newProblem(fasthttp.StatusBadRequest, CodeInvalid, "bad segment key", Violation{Parameter: "key", Detail: err.Error()})
+		return d, newProblem(fasthttp.StatusBadRequest, CodeInvalid, "bad key", Violation{Parameter: "key", Detail: err.Error()})
 	}
 	return d, nil
 }

@@ -119,7 +119,7 @@ func problemOf(err error) *Problem {
 
 // BadFiles returns an ErrBadFile that lists the settings whose files are bad.
 func BadFiles(list []Violation) error {
-	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; all previous ones stay in use", len(list)), list...)
+	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, plural(len(list), "file")+" cannot be used; all previous ones stay in use", list...)
 }
 
 // Unsupported returns an ErrUnsupported for a field of the configuration.

@@ -360,6 +360,15 @@ func TestOperatorSwitchesAProfileOff(t *testing.T) {
 	if n := d.canary.Sums().Withheld; n != 1 {
 		t.Fatalf("%d keys withheld", n)
 	}
+	q.Why = ""
+	for _, q.Off = range []bool{false, true} {
+		if _, err := admin.SwitchProfile(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if check := d.check(t, "splicing"); !strings.Contains(check.Detail, ": no reason given") {
+		t.Errorf("%+v", check)
+	}
 	q.Profile[0] ^= 1
 	if _, err := admin.SwitchProfile(t.Context(), q); !errors.Is(err, api.ErrNotFound) {
 		t.Fatalf("a profile that nobody has: %v", err)

@@ -187,7 +187,10 @@ func (d *Daemon) launch(ctx context.Context) error {
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	begin := time.Now()
 	if err := d.cmd.Start(); err != nil {
-		return fmt.Errorf("start spliced: %w", err)
+		if path, ok := errors.AsType[*os.PathError](err); ok {
+			err = path.Err
+		}
+		return fmt.Errorf("start %s: %w", d.options.Binary, err)
 	}
 	d.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -24,7 +25,7 @@ func (v *checks) splicingTrouble() string {
 	for _, r := range v.o.Canary.List() {
 		if r.Off {
 			off = append(off, fmt.Sprintf("%s (%x) for tenant %s since %s: %s", r.Model, r.Fingerprint[:6],
-				v.o.Server.TenantName(r.Tenant), r.Since.UTC().Format(time.RFC3339), r.Why))
+				v.o.Server.TenantName(r.Tenant), r.Since.UTC().Format(time.RFC3339), cmp.Or(r.Why, "no reason given")))
 		}
 	}
 	if len(off) == 0 {

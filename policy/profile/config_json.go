@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -11,7 +12,14 @@ import (
 // newer files have instead, {"__float__":"Infinity"}, so that they are accepted
 // in unused fields and refused where a number is expected.
 func DecodeConfig(configJSON []byte, into any) error {
-	return json.Unmarshal(quoteFloats(configJSON), into)
+	err := json.Unmarshal(quoteFloats(configJSON), into)
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return errors.New("not JSON")
+	}
+	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && kind.Field == "" {
+		return errors.New("not a JSON object")
+	}
+	return err
 }
 
 // floatTag is the only key of an object that stands for infinity or NaN.

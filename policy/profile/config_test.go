@@ -254,7 +254,8 @@ func TestConfigTellsRopeOfTransformersModels(t *testing.T) {
 
 func TestConfigsThatCannotBeReadAreRefusedByName(t *testing.T) {
 	for _, c := range []struct{ name, config, want string }{
-		{"not json", `{`, "unexpected end"},
+		{"not json", `{`, "not JSON"},
+		{"not an object", `[1]`, "not a JSON object"},
 		{"unknown model", `{"model_type":"perceptron"}`, `"perceptron" is not known`},
 		{"no model", `{}`, "model_type: missing"},
 		{"missing fields", `{"model_type":"qwen3_next","num_hidden_layers":4}`, "linear_num_key_heads: missing"},

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,7 +31,7 @@ func (p *Program) Root(stdout, stderr io.Writer) *cobra.Command {
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err.Error()} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{flagFault(err)} })
 	for _, g := range p.Groups {
 		root.AddGroup(&cobra.Group{ID: g.ID, Title: g.Title})
 	}
@@ -43,7 +45,52 @@ func (p *Program) Root(stdout, stderr io.Writer) *cobra.Command {
 	root.InitDefaultHelpCmd()
 	root.CompletionOptions.DisableDefaultCmd = p.Part
 	root.InitDefaultCompletionCmd()
+	if completion := Subcommand(root, "completion"); completion != nil {
+		needsSubcommand(completion)
+		for _, shell := range completion.Commands() {
+			shell.Args = noArguments
+		}
+	}
 	return root
+}
+
+// needsSubcommand makes a command refuse to run by itself.
+func needsSubcommand(cmd *cobra.Command) {
+	cmd.Args = noSuchCommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return Usagef("which one? %s -h lists them", cmd.CommandPath())
+	}
+}
+
+func noArguments(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("takes no arguments, got %q", args)
+	}
+	return nil
+}
+
+// flagFault returns the text of an error in a flag.
+func flagFault(err error) string {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err.Error()
+	}
+	f := bad.GetFlag()
+	why := ": " + bad.Unwrap().Error()
+	switch kind := f.Value.Type(); {
+	case errors.Is(err, strconv.ErrRange):
+		why = " is too large"
+	case kind == "duration":
+		why = " is not a time such as 90s or 10m"
+	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"), strings.HasPrefix(kind, "float"):
+		why = " is not a number"
+		if kind[0] == 'u' {
+			why += " of at least 0"
+		}
+	case kind == "bool":
+		why = " is neither true nor false"
+	}
+	return fmt.Sprintf("--%s %q%s", f.Name, bad.GetValue(), why)
 }
 
 // noSuchCommand refuses an unknown command, and suggests similar ones.
@@ -77,10 +124,7 @@ func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cob
 		cmd.AddCommand(p.tree(&c.Subs[i], path, stdout, stderr))
 	}
 	if c.Setup == nil {
-		cmd.Args = noSuchCommand
-		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-			return Usagef("which one? %s -h lists them", cmd.CommandPath())
-		}
+		needsSubcommand(cmd)
 		return cmd
 	}
 	call := &Call{Stdout: stdout, Stderr: stderr, Flags: cmd.Flags()}
@@ -97,8 +141,10 @@ func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cob
 		if err := call.choose(c.Listing); err != nil {
 			return err
 		}
-		if c.Synopsis == FlagsOnly && !c.Verbatim && len(args) > 0 {
-			return Usagef("takes no arguments, got %q", args)
+		if c.Synopsis == FlagsOnly && !c.Verbatim {
+			if err := noArguments(cmd, args); err != nil {
+				return err
+			}
 		}
 		return do(cmd.Context(), call)
 	}
@@ -137,6 +183,8 @@ func (p *Program) concluded(cmd *cobra.Command, err error, stderr io.Writer) int
 			fmt.Fprintf(stderr, "%s: %s\nusage: %s\n", cmd.CommandPath(), terminal.Text(usage.Text), cmd.UseLine())
 		}
 		return ExitUsage
+	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
+		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
 	case !errors.Is(err, ErrFailed):
 		fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), terminal.Text(p.explained(err)))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -60,6 +61,9 @@ func ReadConfig(path string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxConfigBytes+1))
 	if err != nil {
+		if path, ok := errors.AsType[*fs.PathError](err); ok { // also names the file
+			err = path.Err
+		}
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if len(text) > maxConfigBytes {

@@ -28,12 +28,13 @@ func TestControlAsksForWhatItIsTold(t *testing.T) {
 		{"rm segments abcd", []string{"segment  " + key + "  removed"}, []string{"DELETE segments/" + key + "?dry_run=false"}},
 		{"rm segments ABCD -dry-run", []string{"would be removed"}, []string{"DELETE segments/" + key + "?dry_run=true"}},
 		{"rm checkpoints ee", []string{"checkpoint  " + checkpoint + "  removed"}, []string{"DELETE checkpoints/" + checkpoint + "?dry_run=false"}},
-		{"rm segments --tenant a --older-than 24h --key-prefix AB --profile 3", []string{"2 of 3 segments that match removed, 2 KiB; 1 are busy and stay"},
+		{"rm segments --tenant a --older-than 1d --key-prefix AB --profile 3", []string{"2 of 3 segments that match removed, 2 KiB; busy and kept: 1"},
 			[]string{"DELETE segments?dry_run=false&older_than=24h0m0s&prefix=ab&profile=3&tenant=a"}},
-		{"rm checkpoints --all --dry-run", []string{"1 of 1 checkpoints that match would be removed, 0 B; 0 are busy and stay"}, []string{"DELETE checkpoints?all=true&dry_run=true"}},
+		{"rm checkpoints --all --dry-run", []string{"1 of 1 checkpoints that match would be removed, 0 B; busy and kept: 0"}, []string{"DELETE checkpoints?all=true&dry_run=true"}},
 		{"flush --tenant a --profile 0x0102", []string{"segments", "checkpoints"}, []string{"DELETE segments?dry_run=false&profile=3&tenant=a", "DELETE checkpoints?dry_run=false&profile=3&tenant=a"}},
 		{"flush --all -o json", []string{`"matched": 3`}, []string{"DELETE segments?all=true&dry_run=false", "DELETE checkpoints?all=true&dry_run=false"}},
 		{"pin abcd --ttl 2h", []string{"abcd00000000 is pinned for 2.0 h, 100 B of tenant a"}, []string{"PUT pins/" + key + "?dry_run=false&ttl=2h0m0s"}},
+		{"pin abcd --ttl 7d", []string{"pinned for 7.0 days"}, []string{"PUT pins/" + key + "?dry_run=false&ttl=168h0m0s"}},
 		{"pin abcd --dry-run", []string{"could be pinned for 10.0 min"}, []string{"PUT pins/" + key + "?dry_run=true&ttl=10m0s"}},
 		{"unpin abcd", []string{"not pinned any more"}, []string{"DELETE pins/" + key + "?dry_run=false"}},
 		{"drain", []string{"The node drains: 2 connections, with 3 leases."}, []string{"POST drain?dry_run=false"}},
@@ -65,6 +66,15 @@ func TestNothingIsChangedByWhatIsNotClear(t *testing.T) {
 	if asked := slices.DeleteFunc(n.questions(), func(q string) bool { return strings.HasPrefix(q, "GET") }); len(asked) > 0 {
 		t.Errorf("asked %q", asked)
 	}
+}
+
+func TestWhatIsPinnedIsSaidToBe(t *testing.T) {
+	n := newNode(t)
+	for _, key := range []api.Digest{{0xab, 0xcd}, {0xab, 0xff}} {
+		n.docs["DELETE /api/v1/segments/"+key.String()] = api.Problem{Status: 409, Code: api.CodeBusy, Detail: "remove segment: busy with something"}
+	}
+	sees(t, n, cli.ExitFailed, "rm segments abcd", "it is pinned: splicectl unpin abcd00000000\n")
+	sees(t, n, cli.ExitFailed, "rm segments abff", "busy with something\n")
 }
 
 // Every key begins with no digits: a script whose variable is empty names nothing.

@@ -97,6 +97,9 @@ func (n *nodeOfTests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusNotFound)
 		doc = api.Problem{Status: 404, Code: api.CodeNotFound, Detail: "no such path: " + r.URL.Path}
+	} else if p, ok := doc.(api.Problem); ok {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(p.Status)
 	} else {
 		w.Header().Set("Content-Type", "application/json")
 	}

@@ -65,6 +65,9 @@ func (i *inspection) run(ctx context.Context, c *cli.Call) error {
 	defer client.Close()
 	if c.Args[0] == "decisions" {
 		items, err := client.Decisions(ctx, i.query)
+		if err == nil && len(items) == 0 && i.query.Tenant != "" {
+			err = knownTenant(ctx, client, i.query.Tenant)
+		}
 		if err != nil {
 			return err
 		}

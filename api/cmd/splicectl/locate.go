@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -84,7 +85,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 		}
 		limit := q.Limit
 		if err := json.Unmarshal(text, q); err != nil {
-			return fmt.Errorf("invalid query: %w", err)
+			return fmt.Errorf("invalid query: %w", jsonFault(err))
 		}
 		if limit != 0 {
 			q.Limit = limit
@@ -100,6 +101,21 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 	}
 	q.Segments, err = parseSpans(segments)
 	return err
+}
+
+// jsonFault returns an error of package json in words of the document.
+func jsonFault(err error) error {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("not JSON at byte %d", syntax.Offset)
+	}
+	kind, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case !ok:
+		return err
+	case kind.Field == "":
+		return errors.New("not a JSON object")
+	}
+	return fmt.Errorf("%s cannot be a JSON %s", kind.Field, kind.Value)
 }
 
 // parseSpans parses BEGIN:TOKENS,...

@@ -98,6 +98,11 @@ func TestLocateAsksAndShows(t *testing.T) {
 			t.Errorf("%q: exit %d, %s", args, code, errs)
 		}
 	}
+	for text, want := range map[string]string{"surely not": "not JSON at byte 1", "[1]": "not a JSON object", `{"token_ids": "a"}`: "token_ids cannot be a JSON string"} {
+		if code, _, errs := ctl(t, "locate", "-admin", address, write("bad", text)); code != cli.ExitFailed || !strings.Contains(errs, "invalid query: "+want+"\n") {
+			t.Errorf("%s: exit %d, %s", text, code, errs)
+		}
+	}
 	if code, _, errs := ctl(t, "locate", "-admin", address, query); code != cli.ExitFailed || !strings.Contains(errs, "token") {
 		t.Errorf("without the token: exit %d, %s", code, errs)
 	}

@@ -102,6 +102,11 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 	} {
 		sees(t, n, cli.ExitUsage, line, text)
 	}
+	n.docs["GET /api/v1/requests"] = map[string]any{"items": []api.Request{}}
+	n.docs["GET /api/v1/decisions"] = map[string]any{"items": []api.Decision{}}
+	sees(t, n, cli.ExitOK, "ls requests -profile 3", "WAY")
+	sees(t, n, cli.ExitFailed, "ls requests -profile 99", `no profile "99"; splicectl ls profiles lists them`)
+	sees(t, n, cli.ExitFailed, "inspect decisions -tenant no", "no such tenant")
 	n.without("requests")
 	sees(t, n, cli.ExitFailed, "ls requests", "The daemon is older than this splicectl")
 }
@@ -144,6 +149,10 @@ func TestARequestsStoryIsDrawn(t *testing.T) {
 		t.Errorf("%v %+v", err, r)
 	}
 	sees(t, n, cli.ExitUsage, "trace 12 --tenant a", "choose the last request")
+	n.docs["GET /api/v1/requests"] = map[string]any{"items": []api.Request{}}
+	if code, _, errs := ctl(t, "trace", "--tenant", "nosuch", "--admin", n.url); code != cli.ExitFailed || errs != "splicectl trace: no such tenant: \"nosuch\"; splicectl ls tenants lists them\n" {
+		t.Errorf("exit %d, %s", code, errs)
+	}
 }
 
 // output is what a command that does not end has printed so far.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -93,11 +94,26 @@ func (l *listing) run(ctx context.Context, c *cli.Call) error {
 	l.prefix = strings.ToLower(l.prefix)
 	return l.lister.run(ctx, c, func(ctx context.Context, client *api.Client) (*show.Page, error) {
 		page, err := k.ask(l, ctx, c, client)
-		if err == nil && len(page.Rows) == 0 && l.tenant != "" {
-			err = knownTenant(ctx, client, l.tenant)
+		if err == nil && len(page.Rows) == 0 {
+			err = l.known(ctx, client)
 		}
 		return page, err
 	})
+}
+
+// known returns an error if a node does not have what the filters name. Without this check, the
+// user would just see an empty listing.
+func (l *listing) known(ctx context.Context, client *api.Client) error {
+	if l.tenant != "" {
+		if err := knownTenant(ctx, client, l.tenant); err != nil {
+			return err
+		}
+	}
+	if l.profile < 0 {
+		return nil
+	}
+	_, err := profileByName(ctx, client, strconv.Itoa(l.profile))
+	return err
 }
 
 // plain returns a query without filters.
@@ -173,8 +189,7 @@ func (l *listing) canaries(ctx context.Context, c *cli.Call, client *api.Client)
 	return show.Of(items, false, canaryView(c)), err
 }
 
-// knownTenant returns an error if a node has no tenant of that name. Without this check, the user
-// would just see an empty listing.
+// knownTenant returns an error if a node has no tenant of that name.
 func knownTenant(ctx context.Context, client *api.Client, name string) error {
 	tenants, err := tenantsOf(ctx, client)
 	if err != nil {

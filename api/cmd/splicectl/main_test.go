@@ -75,11 +75,31 @@ func TestWrongUsageIsTwoAndSaysWhatIsRight(t *testing.T) {
 		{}, {"frobnicate"}, {"help", "frobnicate"}, {"frobnicate", "-x"}, {"config"}, {"config", "sett"}, {"context", "use"}, {"ls", "-nope"}, {"ls", "-o", "xml"}, {"stats", "-o", "wide"},
 		{"ls", "--json", "-o", "yaml"}, {"ls", "--sort", "colour", "pools", "x"}, {"ls", "pools", "-tenant", "a"}, {"ls", "--timeout", "0s"}, {"ls", "--context", "a", "--admin", "b"}, {"ls", "a", "b"}, {"ls", "cats"}, {"ls", "-limit", "-1"},
 		{"inspect"}, {"inspect", "a", "b"}, {"inspect", "decisions", "-limit", "0"}, {"stats", "x"}, {"version", "x"},
+		{"completion"}, {"completion", "foo"}, {"completion", "bash", "foo"}, {"ls", "--admin", "ftp://x"},
 		{"disk"}, {"disk", "check"}, {"disk", "mend", "/x"}, {"disk", "repair", "-deep", "/x"}, {"disk", "check", "-long", "/x"},
 	} {
 		code, out, errs := ctl(t, args...)
 		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "splicectl") {
 			t.Errorf("%q: exit %d, out %q, err %q", args, code, out, errs)
+		}
+	}
+}
+
+func TestBadValuesOfFlagsAreSaidInWords(t *testing.T) {
+	for line, want := range map[string]string{
+		"ls --limit abc":                       `--limit "abc" is not a number`,
+		"ls -n 1e99":                           `--limit "1e99" is not a number`,
+		"ls --connection -1":                   `--connection "-1" is not a number of at least 0`,
+		"ls --connection 99999999999999999999": `--connection "99999999999999999999" is too large`,
+		"ls --timeout 7x":                      `--timeout "7x" is not a time such as 90s or 10m`,
+		"pin ab --ttl 7x":                      `--ttl "7x" is not a time such as 90s or 10m`,
+		"rm segments --older-than d":           `--older-than "d" is not a time such as 90s or 10m`,
+		"ls --long=maybe":                      `--long "maybe" is neither true nor false`,
+		"events --kind a,,b":                   `--kind "a,,b": empty value`,
+	} {
+		code, _, errs := ctl(t, strings.Fields(line)...)
+		if command, _, _ := strings.Cut(line, " "); code != cli.ExitUsage || !strings.HasPrefix(errs, "splicectl "+command+": "+want+"\n") {
+			t.Errorf("%s: exit %d, %s", line, code, errs)
 		}
 	}
 }

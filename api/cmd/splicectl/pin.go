@@ -21,7 +21,7 @@ const pinTTL = 10 * time.Minute
 
 type pinFlags struct {
 	target target
-	ttl    time.Duration
+	ttl    period
 	dry    bool
 }
 
@@ -35,11 +35,12 @@ func pinCommand() cli.Command {
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f pinFlags
 			f.target.flagsWith(fs, slowTimeout) // it may have to be read from disk
-			fs.DurationVar(&f.ttl, "ttl", pinTTL, "`time` after which the pin ends")
+			f.ttl = period(pinTTL)
+			fs.Var(&f.ttl, "ttl", "`time` after which the pin ends, such as 10m or 7d; at most 7d")
 			fs.BoolVar(&f.dry, "dry-run", false, "check whether the objects can be pinned, and pin nothing")
 			return func(ctx context.Context, c *cli.Call) error {
 				if f.ttl <= 0 {
-					return cli.Usagef("--ttl %v is not above 0", f.ttl)
+					return cli.Usagef("--ttl %v is not above 0", &f.ttl)
 				}
 				return f.each(ctx, c, f.pin)
 			}
@@ -69,6 +70,26 @@ type pinned struct {
 	Error  string     `json:"error,omitempty"`
 
 	outcome string
+}
+
+// period is a flag whose value is a time, also in days.
+type period time.Duration
+
+func (p *period) String() string {
+	if *p == 0 {
+		return "0" // which help texts do not show as a default
+	}
+	return time.Duration(*p).String()
+}
+
+// Type returns the name of a value in help texts.
+func (p *period) Type() string { return "duration" }
+
+// Set parses a value.
+func (p *period) Set(text string) error {
+	d, err := api.ParsePeriod(text)
+	*p = period(d)
+	return err
 }
 
 func (f *pinFlags) each(ctx context.Context, c *cli.Call, do func(context.Context, *cli.Call, *api.Client, *pinned, string) error) error {
@@ -108,7 +129,7 @@ func (f *pinFlags) pin(ctx context.Context, c *cli.Call, client *api.Client, one
 		return err
 	}
 	one.Key = found.key()
-	done, err := client.Pin(ctx, api.PinQuery{Key: one.Key, TTL: f.ttl, Dry: f.dry})
+	done, err := client.Pin(ctx, api.PinQuery{Key: one.Key, TTL: time.Duration(f.ttl), Dry: f.dry})
 	if err != nil {
 		return err
 	}
@@ -123,7 +144,7 @@ func (f *pinFlags) pin(ctx context.Context, c *cli.Call, client *api.Client, one
 	if f.dry {
 		verb = "could be"
 	}
-	one.outcome = fmt.Sprintf("%s %s pinned for %s, %s of tenant %s", keyOf(c, one.Key, false), verb, show.Long(f.ttl), show.Bytes(bytes), strings.Join(slices.Sorted(maps.Keys(tenants)), ", "))
+	one.outcome = fmt.Sprintf("%s %s pinned for %s, %s of tenant %s", keyOf(c, one.Key, false), verb, show.Long(time.Duration(f.ttl)), show.Bytes(bytes), strings.Join(slices.Sorted(maps.Keys(tenants)), ", "))
 	return nil
 }
 

@@ -62,6 +62,9 @@ func (f *profileFlags) run(c *cli.Call) error {
 	if f.tokens < 1 || f.tokens > 1<<24 {
 		return cli.Usagef("--tokens %d is not 1 to %d", f.tokens, 1<<24)
 	}
+	if f.tp < 1 {
+		return cli.Usagef("--tp %d is not above 0", f.tp)
+	}
 	options, err := f.options()
 	if err != nil {
 		return err
@@ -105,7 +108,7 @@ func (f *profileFlags) options() (profile.ConfigOptions, error) {
 		case "bf16":
 			*d.into = profile.BF16
 		default:
-			return o, cli.Usagef("-%s %q is none of f32, f16, bf16", d.flag, d.text)
+			return o, cli.Usagef("--%s %q is none of f32, f16, bf16", d.flag, d.text)
 		}
 	}
 	return o, nil

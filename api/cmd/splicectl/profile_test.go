@@ -71,6 +71,11 @@ func TestProfileRefusesByName(t *testing.T) {
 	empty, small := filepath.Join(dir, "empty.json"), filepath.Join(dir, "small.json")
 	must(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	must(t, os.WriteFile(small, []byte(smallConfig), 0o600))
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
 	rows := []struct {
 		args []string
 		code int
@@ -79,7 +84,11 @@ func TestProfileRefusesByName(t *testing.T) {
 		{[]string{"profile"}, cli.ExitUsage, "want one config.json"},
 		{[]string{"profile", bad, "-kv-dtype", "int4"}, cli.ExitUsage, "int4"},
 		{[]string{"profile", bad, "-tokens", "0"}, cli.ExitUsage, "-tokens 0"},
+		{[]string{"profile", bad, "-tp", "0"}, cli.ExitUsage, "--tp 0 is not above 0"},
 		{[]string{"profile", bad}, cli.ExitFailed, "nobody_knows"},
+		{[]string{"profile", write("list", "[1]")}, cli.ExitFailed, "not a JSON object"},
+		{[]string{"profile", write("words", "surely not")}, cli.ExitFailed, "not JSON"},
+		{[]string{"profile", dir}, cli.ExitFailed, "read " + dir + ": is a directory"},
 		{[]string{"profile", filepath.Join(dir, "absent")}, cli.ExitFailed, "absent"},
 		{[]string{"profile", empty}, cli.ExitFailed, "empty.json is empty, want a model's config.json"},
 		{[]string{"profile", small, "-tp", "3"}, cli.ExitFailed, "tp size: 3 ranks cannot share 2 value heads, "},

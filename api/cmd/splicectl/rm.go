@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -33,8 +34,9 @@ func rmCommand() cli.Command {
 	return cli.Command{
 		Name: "rm", Group: "change", Synopsis: "[flags] segments|checkpoints [KEY...]",
 		Summary: "Evict segments or checkpoints, by key or by filter",
-		About: "KEYs may be abbreviated to their first digits. Objects that are leased or being filled are kept,\n" +
-			"and their number is printed. Removing costs only time: engines recompute what they do not find.\n\n" +
+		About: "KEYs may be abbreviated to their first digits. Objects that are pinned, being filled, or extended by a checkpoint\n" +
+			"that stays are kept, and their number is printed. Leased objects are not found any more, and are freed when engines\n" +
+			"release them. Removing costs only time: engines recompute what they do not find.\n\n" +
 			"Exit status 1: a named object does not exist, or is busy.",
 		Examples: []string{"segments 9f86d081884c", "segments --tenant team-a --older-than 24h --dry-run", "checkpoints --profile 3", "segments --all -y"},
 		Words:    []string{"segments", "checkpoints"},
@@ -42,7 +44,7 @@ func rmCommand() cli.Command {
 			var r removal
 			r.flags(fs)
 			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only keys that begin with these hex `digits`")
-			fs.DurationVar(&r.filter.OlderThan, "older-than", 0, "only objects not used for this `time`")
+			fs.Var((*period)(&r.filter.OlderThan), "older-than", "only objects not used for this `time`, such as 1h or 7d")
 			fs.BoolVar(&r.all, "all", false, "remove all segments or all checkpoints")
 			return r.run
 		},
@@ -125,7 +127,7 @@ func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, wh
 			_, err = client.RemoveCheckpoint(ctx, api.CheckpointName{Hash: key}, r.filter.Dry)
 		}
 		if err != nil {
-			one.Error, failed = err.Error(), cli.ErrFailed
+			one.Error, failed = whyKept(ctx, client, key, err), cli.ErrFailed
 		}
 		done = append(done, one)
 	}
@@ -144,6 +146,17 @@ func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, wh
 		t.Row(d.Object, d.Key, outcome)
 	}
 	return errors.Join(failed, t.Flush())
+}
+
+// whyKept returns why an object was not removed.
+func whyKept(ctx context.Context, client *api.Client, key api.Digest, err error) string {
+	if errors.Is(err, api.ErrBusy) {
+		pins, failed := client.Pins(ctx)
+		if failed == nil && slices.ContainsFunc(pins, func(p api.Pin) bool { return p.Key == key }) {
+			return "it is pinned: splicectl unpin " + shortKey(key)
+		}
+	}
+	return err.Error()
 }
 
 // find returns the only key that begins with the given hex digits.
@@ -218,7 +231,7 @@ func (b *bulkRemoved) print(c *cli.Call) error {
 		if r.DryRun {
 			verb = "would be removed"
 		}
-		fmt.Fprintf(c.Stdout, "%d of %d %s that match %s, %s; %d are busy and stay\n", r.Removed.Removed, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
+		fmt.Fprintf(c.Stdout, "%d of %d %s that match %s, %s; busy and kept: %d\n", r.Removed.Removed, r.Matched, r.what, verb, show.Bytes(r.Bytes), r.Busy)
 	}
 	return nil
 }
@@ -227,8 +240,9 @@ func flushCommand() cli.Command {
 	return cli.Command{
 		Name: "flush", Group: "change", Synopsis: cli.FlagsOnly,
 		Summary: "Evict all segments and checkpoints of a tenant, of a profile, or of all tenants and profiles",
-		About: "Objects that are leased or being filled are kept, and their number is printed. Use this command after weights or\n" +
-			"kernels have changed without a change of the fingerprint.",
+		About: "Objects that are pinned, being filled, or extended by a checkpoint that stays are kept, and their number is\n" +
+			"printed. Leased objects are not found any more, and are freed when engines release them. Use this command after\n" +
+			"weights or kernels have changed without a change of the fingerprint.",
 		Examples: []string{"--tenant team-a --dry-run", "--profile 3", "--tenant team-a --profile 0x9f86d081884c -y", "--all"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var r removal

@@ -78,9 +78,11 @@ func (f *traceFlags) find(ctx context.Context, client *api.Client, args []string
 			return client.Request(ctx, last[0].ID)
 		}
 		if f.query.Tenant != "" {
-			err = knownTenant(ctx, client, f.query.Tenant)
+			if err := knownTenant(ctx, client, f.query.Tenant); err != nil {
+				return api.Request{}, err
+			}
 		}
-		return api.Request{}, errors.Join(err, fmt.Errorf("no such request was served yet"))
+		return api.Request{}, errors.New("no such request was served yet")
 	}
 	id, wrong := strconv.ParseUint(args[0], 10, 64)
 	if wrong == nil {

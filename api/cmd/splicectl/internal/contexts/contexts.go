@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -67,7 +68,7 @@ func Load() (*File, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, err // names the file
 	}
 	if len(text) > maxFileBytes {
 		return nil, fmt.Errorf("%s has more than %d bytes", path, maxFileBytes)
@@ -76,12 +77,23 @@ func Load() (*File, error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(&out); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, yamlFault(err))
 	}
 	if err := out.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return &out, nil
+}
+
+var unknownKey = regexp.MustCompile(`field (\S+) not found in type \S+`)
+
+// yamlFault returns an error of package yaml in words of the document.
+func yamlFault(err error) error {
+	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok {
+		err = errors.New(strings.Join(wrong.Errors, "; "))
+	}
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	return errors.New(unknownKey.ReplaceAllString(text, "unknown key $1"))
 }
 
 func (f *File) check() error {

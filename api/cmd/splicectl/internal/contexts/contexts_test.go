@@ -51,9 +51,9 @@ func TestABrokenFileIsSaidToBe(t *testing.T) {
 		"contexts: [{name: a}]":                                "no admin address",
 		"contexts: [{name: a, admin: x}, {name: a, admin: y}]": "defined twice",
 		"current: z\ncontexts: []":                             "does not exist",
-		"context: []":                                          "not found",
+		"context: []":                                          "line 1: unknown key context",
 		"contexts: [{name: \"a\\e\", admin: x}]":               "invalid context name",
-		"contexts: {":                                          "yaml",
+		"contexts: {":                                          "line 1: did not find",
 		"contexts: [" + strings.Repeat("{name: a, admin: x},", 1e5) + "]": "bytes",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
