@@ -2,12 +2,15 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -159,5 +162,17 @@ func TestClientSaysWhyThereIsNoAnswer(t *testing.T) {
 			t.Errorf("%s: %v, want %s", target, err, want)
 		}
 		c.Close()
+	}
+	c, err := NewClient("https://a.example:9400", "")
+	must(t, err)
+	defer c.Close()
+	for err, want := range map[error]string{
+		x509.HostnameError{}: "the certificate of a.example:9400 is for other names or addresses: use one of these",
+		&net.OpError{Op: "dial", Err: &net.DNSError{Name: "a.example", IsNotFound: true}}: "no such host: a.example",
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", unix.EHOSTUNREACH)}:   "a.example:9400: no route to host",
+	} {
+		if got := c.unanswered(t.Context(), &url.Error{Op: "Get", URL: "https://a.example:9400/readyz", Err: err}); got.Error() != want || !errors.Is(got, ErrUnavailable) {
+			t.Errorf("%v: %v", err, got)
+		}
 	}
 }

@@ -42,6 +42,8 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 
 func (c *Client) whyUnanswered(err error) string {
 	_, untrusted := errors.AsType[x509.UnknownAuthorityError](err)
+	_, misnamed := errors.AsType[x509.HostnameError](err)
+	dns, _ := errors.AsType[*net.DNSError](err)
 	switch {
 	case errors.Is(err, trust.ErrStranger): // names the socket
 		return err.Error()
@@ -59,6 +61,10 @@ func (c *Client) whyUnanswered(err error) string {
 		return c.at + " does not speak TLS: use http://"
 	case untrusted:
 		return "the certificate of " + c.at + " is not trusted: name the file of its authority in SSL_CERT_FILE"
+	case misnamed:
+		return "the certificate of " + c.at + " is for other names or addresses: use one of these"
+	case dns != nil && dns.IsNotFound:
+		return "no such host: " + dns.Name
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
 		text := c.at + " closed the connection before its answer was complete"
 		if !c.socket && strings.HasPrefix(c.base, "http:") {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -165,6 +167,12 @@ func TestFailuresHaveTheRemedyThatFits(t *testing.T) {
 		if code != r.exit || out != "" || !strings.HasPrefix(errs, "splicectl ls: "+r.want) {
 			t.Errorf("%s: exit %d\n%s%s", r.args, code, out, errs)
 		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var errs bytes.Buffer
+	if code := run(ended, []string{"ls", "--admin", n.url}, io.Discard, &errs); code != cli.ExitFailed || errs.String() != "splicectl ls: interrupted\n" {
+		t.Errorf("exit %d, %s", code, &errs)
 	}
 	denied := fmt.Errorf("token: %w", os.ErrPermission)
 	if text := explain(denied); text != denied.Error() {
