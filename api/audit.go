@@ -6,25 +6,43 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"unicode"
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 )
+
+// actions are the names, in the log, of the routes that change a node, by operationId.
+var actions = map[string]string{
+	"removeSegments": "remove segments", "removeSegment": "remove segment",
+	"removeCheckpoints": "remove checkpoints", "removeCheckpoint": "remove checkpoint",
+	"switchOff": "switch splicing off", "switchOn": "switch splicing on",
+	"probeObjectStore": "probe object store", "pin": "pin", "unpin": "unpin",
+	"changeConfig": "change configuration", "drain": "drain", "undrain": "drain", "reload": "reload",
+}
 
 // change is a requested change, for the log.
 type change struct {
-	action        string
 	object        string // the object that it is about
 	dry           bool
 	before, after any // nil = unknown
 }
 
+// audited is the name of the user value that marks a request with a line in the log.
+const audited = "audited"
+
 // audit logs a requested change, also one that was refused: the caller, its address, the change,
 // and the values before and after. The logger writes this line at every log level except disabled;
 // the field "level" is only for readers.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
-	e := s.log.Log().Str("level", "info").Str("audit", c.action).Bool("dry_run", c.dry)
+	ctx.SetUserValue(audited, true)
+	r, _, _ := s.routes.of(ctx)
+	e := s.log.Log().Str("level", "info").Str("audit", actions[r.id]).Bool("dry_run", c.dry)
+	if n := s.refusals.unlogged.Swap(0); n > 0 {
+		e.Int64("unlogged", n)
+	}
 	if c.object != "" {
 		e.Str("object", c.object)
 	}
@@ -50,6 +68,32 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
 		return
 	}
 	e.Msg("a change by an operator")
+}
+
+// refusals bounds how many lines of refused requests are logged, since anybody can send such
+// requests. Requests that reached their handler's own line are not counted.
+type refusals struct {
+	limit    *rate.Limiter
+	unlogged atomic.Int64 // refusals without a line since the last line
+}
+
+func newRefusals() refusals { return refusals{limit: rate.NewLimiter(10, 100)} }
+
+// auditRefusal logs a refused request for a change that has no line yet.
+func (s *Server) auditRefusal(ctx *fasthttp.RequestCtx, err error) {
+	r, arg, ok := s.routes.of(ctx)
+	if !ok || r.needs != changes || ctx.UserValue(audited) != nil {
+		return
+	}
+	if !s.refusals.limit.Allow() {
+		s.refusals.unlogged.Add(1)
+		return
+	}
+	object := arg
+	if object == "" {
+		object = string(ctx.QueryArgs().QueryString())
+	}
+	s.audit(ctx, change{object: plain(object), dry: paramsOf(ctx).flag("dry_run")}, err)
 }
 
 // caller names the sender of a request, for operators.

@@ -90,11 +90,7 @@ func (s *Server) switchProfile(ctx *fasthttp.RequestCtx, arg string, off bool) e
 	}
 	before := slices.DeleteFunc(s.shown().Canaries.Canaries(), func(c Canary) bool { return c.Profile != key || q.Tenant != "" && c.Tenant != q.Tenant })
 	rows, err := s.shown().Canaries.SwitchProfile(q)
-	action := "switch splicing on"
-	if off {
-		action = "switch splicing off"
-	}
-	s.audit(ctx, change{action: action, object: key.String(), dry: q.Dry, before: before, after: rows}, err)
+	s.audit(ctx, change{object: key.String(), dry: q.Dry, before: before, after: rows}, err)
 	if err != nil {
 		return fmt.Errorf("switch profile %s: %w", key, err)
 	}

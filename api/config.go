@@ -95,7 +95,7 @@ func (s *Server) patchConfig(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	after, err := s.shown().Control.ChangeConfig(to, dry)
-	s.audit(ctx, change{action: "change configuration", dry: dry, before: before.changeable(), after: after.changeable()}, err)
+	s.audit(ctx, change{dry: dry, before: before.changeable(), after: after.changeable()}, err)
 	if err != nil {
 		return fmt.Errorf("change configuration: %w", err)
 	}

@@ -170,7 +170,7 @@ func (s *Server) removeMany(ctx *fasthttp.RequestCtx, what string, remove func(c
 	}
 	r, err := remove(s.stopping, q)
 	r.DryRun = q.Dry
-	s.audit(ctx, change{action: what, object: string(ctx.QueryArgs().QueryString()), dry: q.Dry, before: map[string]any{"matched": r.Matched}, after: r}, err)
+	s.audit(ctx, change{object: string(ctx.QueryArgs().QueryString()), dry: q.Dry, before: map[string]any{"matched": r.Matched}, after: r}, err)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -212,7 +212,7 @@ func (s *Server) removeCheckpoint(ctx *fasthttp.RequestCtx, arg string) error {
 	}
 	r, err := s.shown().Control.RemoveCheckpoint(name, dry)
 	r.DryRun = dry
-	s.audit(ctx, change{action: "remove checkpoint", object: key.String(), dry: dry, before: map[string]any{"matched": r.Matched}, after: r}, err)
+	s.audit(ctx, change{object: key.String(), dry: dry, before: map[string]any{"matched": r.Matched}, after: r}, err)
 	if err != nil {
 		return fmt.Errorf("remove checkpoint %s: %w", key, err)
 	}
@@ -247,7 +247,7 @@ func (s *Server) putPin(ctx *fasthttp.RequestCtx, arg string) error {
 	defer cancel()
 	before := s.shown().pinsOf(key)
 	pins, err := s.shown().Control.Pin(bounded, q)
-	s.audit(ctx, change{action: "pin", object: key.String(), dry: q.Dry, before: before, after: pins}, err)
+	s.audit(ctx, change{object: key.String(), dry: q.Dry, before: before, after: pins}, err)
 	if err != nil {
 		return fmt.Errorf("pin %s: %w", key, err)
 	}
@@ -267,7 +267,7 @@ func (s *Server) removePin(ctx *fasthttp.RequestCtx, arg string) error {
 		return err
 	}
 	ended, err := s.shown().Control.Unpin(key, dry)
-	s.audit(ctx, change{action: "unpin", object: key.String(), dry: dry, before: ended, after: []Pin{}}, err)
+	s.audit(ctx, change{object: key.String(), dry: dry, before: ended, after: []Pin{}}, err)
 	if err != nil {
 		return fmt.Errorf("unpin %s: %w", key, err)
 	}
@@ -303,7 +303,7 @@ func (s *Server) drainNode(ctx *fasthttp.RequestCtx, p *params, on bool) error {
 	if err == nil {
 		d, err = control.Drain(on, dry)
 	}
-	s.audit(ctx, change{action: "drain", dry: dry, before: map[string]bool{"draining": before.Draining}, after: d}, err)
+	s.audit(ctx, change{dry: dry, before: map[string]bool{"draining": before.Draining}, after: d}, err)
 	if err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -317,7 +317,7 @@ func (s *Server) reload(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	r, err := s.shown().Control.Reload(dry)
 	r.DryRun, r.Read, r.Changed = dry, orEmpty(r.Read), orEmpty(r.Changed)
-	s.audit(ctx, change{action: "reload", dry: dry, after: r}, err)
+	s.audit(ctx, change{dry: dry, after: r}, err)
 	if err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/valyala/fasthttp"
+	"golang.org/x/time/rate"
 )
 
 // changesConfig tries each documented answer to a change of the configuration.
@@ -143,6 +145,62 @@ func TestChangesAreAudited(t *testing.T) {
 	}
 	if !seen["pin true true"] {
 		t.Error("no line of a refusal")
+	}
+}
+
+// A request that is refused before anything is changed leaves a line too, and not more lines than
+// the bound allows.
+func TestRefusalsAreAudited(t *testing.T) {
+	for _, r := range allRoutes() {
+		if (r.needs == changes) != (actions[r.id] != "") {
+			t.Errorf("%s has the name %q in the log", r.id, actions[r.id])
+		}
+	}
+	var log strings.Builder
+	s := serve(t, newFake(0), func(o *Options) {
+		o.Log = zerolog.New(&log).Level(zerolog.ErrorLevel)
+		o.Token = strings.Repeat("x", 16)
+	})
+	s.server.refusals.limit = rate.NewLimiter(0, 6)
+	owner := unixHTTP(t, s.unix)
+	const node = "http://localhost"
+	patch := []string{"Content-Type", mergePatch, "If-Match", "*"}
+	for _, x := range []struct {
+		client       *http.Client
+		method, path string
+		status       int
+		headers      []string
+	}{
+		{http.DefaultClient, http.MethodDelete, s.tcp + "/api/v1/segments?all=true&dry_run=1", 401, []string{"Authorization", "Bearer wrong"}},
+		{http.DefaultClient, http.MethodPost, s.tcp + "/api/v1/reload", 403, []string{"Host", "evil.example"}},
+		{owner, http.MethodPatch, node + "/api/v1/config", 400, patch}, // no body
+		{owner, http.MethodPatch, node + "/api/v1/config", 412, []string{"Content-Type", mergePatch, "If-Match", "old"}},
+		{owner, http.MethodPut, node + "/api/v1/pins/xyz", 400, nil},
+		{owner, http.MethodGet, node + "/api/v1/segments?nosuch=1", 400, nil}, // changes nothing
+		{owner, http.MethodPost, node + "/api/v1/drain?nosuch=1", 400, nil},
+		{owner, http.MethodPost, node + "/api/v1/drain?nosuch=1", 400, nil}, // beyond the bound
+		{owner, http.MethodPost, node + "/api/v1/drain?dry_run=1", 200, nil},
+	} {
+		if status, _, body := request(t, x.client, x.method, x.path, x.headers...); status != x.status {
+			t.Errorf("%s %s: %d %s", x.method, x.path, status, body)
+		}
+	}
+	must(t, s.stop())
+	var got []string
+	for line := range strings.Lines(log.String()) {
+		var l map[string]any
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		reason, _ := l["error"].(string)
+		got = append(got, fmt.Sprintf("%v|%v|%v|%.3s|%v", l["audit"], l["object"], l["dry_run"], reason, l["unlogged"]))
+	}
+	want := []string{
+		"remove segments|all=true&dry_run=1|true|401|<nil>", "reload|<nil>|false|403|<nil>", "change configuration|<nil>|false|400|<nil>",
+		"change configuration|<nil>|false|412|<nil>", "pin|xyz|false|400|<nil>", "drain|nosuch=1|false|400|<nil>", "drain|<nil>|true||1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s", strings.Join(got, "\n"))
 	}
 }
 

@@ -189,7 +189,7 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	if err == nil && !dry {
 		err = s.shown().Catalogue.Remove(key)
 	}
-	s.audit(ctx, change{action: "remove segment", object: key.String(), dry: dry, before: map[string]any{"bytes": d.Bytes, "tiers": d.Tiers}, after: map[string]any{"bytes": 0}}, err)
+	s.audit(ctx, change{object: key.String(), dry: dry, before: map[string]any{"bytes": d.Bytes, "tiers": d.Tiers}, after: map[string]any{"bytes": 0}}, err)
 	if err != nil {
 		return fmt.Errorf("remove segment %s: %w", key, err)
 	}

@@ -150,8 +150,8 @@ func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
 	ctx.SetBody(body)
 }
 
-// readProblem answers requests that could not be parsed.
-func readProblem(ctx *fasthttp.RequestCtx, err error) {
+// readProblem is the problem of a request that could not be read.
+func readProblem(err error) *Problem {
 	var small *fasthttp.ErrSmallBuffer
 	var slow interface{ Timeout() bool }
 	p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, "malformed HTTP/1.1 request")
@@ -165,5 +165,5 @@ func readProblem(ctx *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &slow) && slow.Timeout():
 		p = newProblem(fasthttp.StatusRequestTimeout, CodeTimeout, "timed out reading the request")
 	}
-	writeProblem(ctx, p)
+	return p
 }

@@ -380,6 +380,26 @@ func (t routeTable) find(path string) (methodTable, string, bool) {
 	return m, path[cut:], ok && cut < len(path)
 }
 
+// of returns the route of a request, and the argument in its path.
+func (t routeTable) of(ctx *fasthttp.RequestCtx) (r route, arg string, ok bool) {
+	methods, arg, ok := t.find(string(ctx.Path()))
+	if !ok {
+		return r, "", false
+	}
+	r, ok = methods.method(ctx)
+	return r, arg, ok
+}
+
+// method returns the route of a request's method. fasthttp omits the body of an answer to HEAD.
+func (m methodTable) method(ctx *fasthttp.RequestCtx) (route, bool) {
+	name := string(ctx.Method())
+	if name == fasthttp.MethodHead {
+		name = fasthttp.MethodGet
+	}
+	r, ok := m[name]
+	return r, ok
+}
+
 // writeJSON answers with v. Encoding v as JSON must not fail.
 func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 	body, err := json.Marshal(v)

@@ -174,7 +174,7 @@ func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
 
 func (s *Server) newHTTP() *fasthttp.Server {
 	return &fasthttp.Server{
-		ErrorHandler: readProblem,
+		ErrorHandler: func(ctx *fasthttp.RequestCtx, err error) { writeProblem(ctx, readProblem(err)) },
 		// accept bounds the connections and counts refusals. fasthttp's own bound counts each
 		// connection twice; this value is high enough to have no effect.
 		Concurrency:        4 * maxConnections,
@@ -223,13 +223,13 @@ func isLocate(h *fasthttp.RequestHeader) bool {
 // exceeds maxBodyBytes, gets the problem of the missing token.
 func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
 	return func(ctx *fasthttp.RequestCtx, err error) {
+		p := readProblem(err)
 		if h := &ctx.Request.Header; errors.Is(err, fasthttp.ErrBodyTooLarge) && isLocate(h) {
-			if p := s.guard(h, asks, listenerOrigin(trusted)); p != nil {
-				writeProblem(ctx, p)
-				return
+			if missing := s.guard(h, asks, listenerOrigin(trusted)); missing != nil {
+				p = missing
 			}
 		}
-		readProblem(ctx, err)
+		s.refuse(ctx, p)
 	}
 }
 

@@ -120,6 +120,7 @@ type Server struct {
 	turnedAway *prometheus.CounterVec // refused connections and lookups, by reason
 
 	configuring sync.Mutex // held while the configuration changes
+	refusals    refusals
 
 	mu struct {
 		sync.Mutex
@@ -132,7 +133,7 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating)}
+	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating), refusals: newRefusals()}
 	s.Show(o.Shown)
 	s.SetTokens(o.Tokens)
 	for _, h := range o.Hosts {
@@ -183,19 +184,25 @@ func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
 		defer s.finish(ctx)
 		if err := framing.Check(&ctx.Request.Header); err != nil {
 			ctx.SetConnectionClose()
-			writeProblem(ctx, newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the end of the request is ambiguous: "+err.Error()))
+			s.refuse(ctx, newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the end of the request is ambiguous: "+err.Error()))
 			return
 		}
 		if !trusted {
 			if p := s.guardHost(ctx); p != nil {
-				writeProblem(ctx, p)
+				s.refuse(ctx, p)
 				return
 			}
 		}
 		if err := s.dispatch(ctx, trusted); err != nil {
-			writeProblem(ctx, problemOf(err))
+			s.refuse(ctx, problemOf(err))
 		}
 	}
+}
+
+// refuse answers with a problem, and logs it if a change was requested.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, p *Problem) {
+	s.auditRefusal(ctx, p)
+	writeProblem(ctx, p)
 }
 
 // finish sets common headers, and turns a panic into a status 500, since a bug in the admin REST
@@ -231,11 +238,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	if !ok {
 		return noPath(path)
 	}
-	method := string(ctx.Method())
-	if method == fasthttp.MethodHead {
-		method = fasthttp.MethodGet // fasthttp omits the body
-	}
-	r, ok := methods[method]
+	r, ok := methods.method(ctx)
 	if !ok {
 		return noMethod(ctx, methods.allow())
 	}
