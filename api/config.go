@@ -125,11 +125,19 @@ func patched(c *Config, patch []byte) (Config, error) {
 	if err := json.Unmarshal(patch, &object); err != nil || object == nil {
 		return bad("the change is not a JSON object")
 	}
+	var fixed, wrong []Violation
+	for _, name := range []string{"log_level", "public_bytes", "private_bytes"} {
+		if value, given := object[name]; given && string(value) == "null" {
+			wrong = append(wrong, Violation{name, "cannot be null"})
+		}
+	}
 	to, err := mergedInto(was, patch)
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return Config{}, p
+	}
 	if err != nil {
 		return bad("%v", err)
 	}
-	var fixed, wrong []Violation
 	if to.PoolsBytes != c.PoolsBytes {
 		fixed = append(fixed, Violation{"pools_bytes", restart})
 	}
@@ -159,9 +167,9 @@ func patched(c *Config, patch []byte) (Config, error) {
 	}
 	switch {
 	case len(wrong) > 0:
-		return Config{}, newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(wrong)), wrong...)
+		return Config{}, Invalid(wrong...)
 	case len(fixed) > 0:
-		return Config{}, newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, fmt.Sprintf("%d fields cannot change while the daemon runs", len(fixed)), fixed...)
+		return Config{}, unsupported(fixed...)
 	}
 	return to, nil
 }
@@ -181,6 +189,9 @@ func mergedInto(was, patch []byte) (to Config, err error) {
 	if err != nil {
 		return to, err
 	}
+	if err := checkQuotas(now); err != nil {
+		return to, err
+	}
 	if err := json.Unmarshal(text, &to); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			err = fmt.Errorf("%s cannot be a %s", wrong.Field, wrong.Value)
@@ -196,11 +207,30 @@ func mergedInto(was, patch []byte) (to Config, err error) {
 	}
 	if name, found := unknownName(now, known); found {
 		if _, atStart := to.Settings[strings.ReplaceAll(name, "_", "-")]; atStart {
-			return to, fmt.Errorf("%s %s", name, restart)
+			return to, Unsupported(name, restart)
 		}
 		return to, fmt.Errorf("unknown setting %q: a running daemon can change log_level, public_bytes, private_bytes, quotas.TENANT.quota_bytes and canary_share", name)
 	}
 	return to, nil
+}
+
+// checkQuotas names a quota of the wrong type, which encoding/json does not.
+func checkQuotas(config any) error {
+	object, _ := config.(map[string]any)
+	quotas, _ := object["quotas"].(map[string]any)
+	for _, tenant := range slices.Sorted(maps.Keys(quotas)) {
+		quota, ok := quotas[tenant].(map[string]any)
+		if !ok {
+			return fmt.Errorf("quotas.%s is not an object: set quotas.%s.quota_bytes", tenant, tenant)
+		}
+		if n, given := quota["quota_bytes"]; given {
+			number, _ := n.(json.Number)
+			if _, err := number.Int64(); err != nil {
+				return fmt.Errorf("quotas.%s.quota_bytes is not a number of bytes", tenant)
+			}
+		}
+	}
+	return nil
 }
 
 // differing returns the keys whose values differ between two maps.

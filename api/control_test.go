@@ -42,7 +42,8 @@ func changesConfig(t *testing.T, d document, c *checker, s *served) {
 		{"more than all", "", mergePatch, "*", `{"canary_share": 1.25}`, 400},
 		{"a bad parameter", "when=now", mergePatch, "*", `{}`, 400},
 		{"what is fixed", "", mergePatch, "*", `{"pools_bytes": 1, "draining": true, "settings": {"lease-ttl": "1h", "http": null}}`, 422},
-		{"more than there is", "", mergePatch, "*", `{"public_bytes": 4194304}`, 422},
+		{"more than there is", "", mergePatch, "*", `{"public_bytes": 4194304}`, 400},
+		{"one that is fixed", "", mergePatch, "*", `{"lease_ttl": "1h"}`, 422},
 	} {
 		headers := []string{"Content-Type", tc.media}
 		if tc.match != "" {

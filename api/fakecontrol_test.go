@@ -90,7 +90,7 @@ func (f *fakeControl) ChangeConfig(to Config, dry bool) (Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if to.PublicBytes+to.PrivateBytes > f.config.PoolsBytes {
-		return Config{}, Unsupported("public_bytes", "the arena is smaller")
+		return Config{}, Invalid(Violation{"public_bytes", "the arena is smaller"})
 	}
 	if !dry {
 		f.config = to

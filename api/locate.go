@@ -159,7 +159,7 @@ func (q *LocateQuery) Validate() error {
 	if len(p.bad) == 0 {
 		return nil
 	}
-	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad fields", len(p.bad)), p.bad...)
+	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, counted(len(p.bad), "bad field"), p.bad...)
 }
 
 func (q *LocateQuery) checkTokens(p *params) {
@@ -288,7 +288,7 @@ func (s *Server) enterLocate() (leave func(), err error) {
 var fieldName = regexp.MustCompile(`^"[A-Za-z_]{1,40}"$`)
 
 // decodeBody decodes a body that is exactly one JSON document. Its errors quote nothing from the
-// body, which may contain token ids.
+// body, which may contain token ids, but the name of an unknown field.
 func decodeBody(body []byte, out any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

@@ -156,15 +156,7 @@ func (p *params) done() error {
 	if len(p.bad) == 0 {
 		return nil
 	}
-	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, plural(len(p.bad), "bad parameter"), p.bad...)
-}
-
-// plural formats a number of things.
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, counted(len(p.bad), "bad parameter"), p.bad...)
 }
 
 // keyOf parses a key in the path.

@@ -119,12 +119,29 @@ func problemOf(err error) *Problem {
 
 // BadFiles returns an ErrBadFile that lists the settings whose files are bad.
 func BadFiles(list []Violation) error {
-	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, plural(len(list), "file")+" cannot be used; all previous ones stay in use", list...)
+	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, counted(len(list), "file")+" cannot be used; all previous ones stay in use", list...)
+}
+
+// Invalid returns an ErrInvalid that lists the bad fields of the configuration.
+func Invalid(list ...Violation) error {
+	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, counted(len(list), "bad field"), list...)
+}
+
+// counted returns a number of things in words.
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 // Unsupported returns an ErrUnsupported for a field of the configuration.
 func Unsupported(field, why string) error {
-	return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, "it cannot change while the daemon runs", Violation{field, why})
+	return unsupported(Violation{field, why})
+}
+
+func unsupported(list ...Violation) *Problem {
+	return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, counted(len(list), "field")+" cannot change while the daemon runs", list...)
 }
 
 // noPath is the problem of a path without a route. The dashboard recognizes an older daemon

@@ -143,7 +143,7 @@ func allRoutes() []route {
 			summary: "Remove the segments that match the filter, from all tiers",
 			params:  filter,
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
-			fails: map[int]string{409: "another removal of several objects is running"},
+			fails: map[int]string{404: "the tenant or profile is unknown to this node", 409: "another removal of several objects is running"},
 		}},
 		{get, "/api/v1/segments/{key}", "getSegment", reads, onShown((*Shown).getSegment), operation{
 			summary: "One segment with its parts",
@@ -166,18 +166,18 @@ func allRoutes() []route {
 			details: "A checkpoint that a kept one extends is kept too, and counted as busy.",
 			params:  filter,
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
-			fails: map[int]string{409: "another removal of several objects is running"},
+			fails: map[int]string{404: "the tenant or profile is unknown to this node", 409: "another removal of several objects is running"},
 		}},
 		{get, "/api/v1/checkpoints/{key}", "getCheckpoint", reads, onShown((*Shown).getCheckpoint), operation{
 			summary: "The first checkpoint of a hash that matches the filter",
 			params:  []parameter{key("hash"), tenant, profile, kind}, answer: CheckpointDetail{},
-			fails: map[int]string{404: "no such checkpoint is cached"},
+			fails: map[int]string{404: "no such checkpoint is cached, or the tenant or profile is unknown to this node"},
 		}},
 		{del, "/api/v1/checkpoints/{key}", "removeCheckpoint", changes, (*Server).removeCheckpoint, operation{
 			summary: "Remove the checkpoints of a hash that match the filter, from all tiers",
 			params:  []parameter{key("hash"), tenant, profile, kind, dryRun},
 			result:  "what was removed, or with dry_run would be", answer: Removed{},
-			fails: map[int]string{404: "no such checkpoint is cached", 409: "one of them is being filled, is pinned, or is extended by another"},
+			fails: map[int]string{404: "no such checkpoint is cached, or the tenant or profile is unknown to this node", 409: "one of them is being filled, is pinned, or is extended by another"},
 		}},
 		{get, "/api/v1/pools", "listPools", reads, whole(func(from *Shown) []Pool { return withTenants(from.Node.Pools()) }), operation{
 			summary: "Memory and disk budgets and their use", items: Pool{},
@@ -194,7 +194,7 @@ func allRoutes() []route {
 				{name: "why", schema: schema{"type": "string", "minLength": 1, "maxLength": maxWhy}, about: "reason, shown to other operators"}, dryRun},
 			result: "the affected rows after the change, or with dry_run before it", answer: Switched{},
 			fails: map[int]string{
-				404: "the profile is not registered, or there is nothing to switch on",
+				404: "the tenant is not configured, no object or report is of the profile, or there is nothing to switch on",
 				409: "too many profiles are switched off",
 				503: "the change is in force, but could not be written to the disk directory: a restart would forget it",
 			},
@@ -204,7 +204,7 @@ func allRoutes() []route {
 			params:  []parameter{key("fingerprint of the profile"), ofTenant, dryRun},
 			result:  "the affected rows after the change, or with dry_run before it", answer: Switched{},
 			fails: map[int]string{
-				404: "the profile is not registered, or there is nothing to switch on",
+				404: "the tenant is not configured, no object or report is of the profile, or there is nothing to switch on",
 				409: "too many profiles are switched off",
 				503: "the change is in force, but could not be written to the disk directory: a restart would forget it",
 			},
@@ -291,7 +291,7 @@ func allRoutes() []route {
 			result: "the pins after the change, or with dry_run as they would be", answer: Pinned{},
 			fails: map[int]string{
 				404: "no such object is cached",
-				409: "the object is being filled",
+				409: "the object is being filled, or it is on disk and no engine has registered its model since the start",
 				503: "the object is on disk and cannot be read into memory now",
 				507: "pins would exceed half of a pool, or the tenant's quota",
 			},

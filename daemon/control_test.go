@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -62,8 +63,12 @@ func TestManySegmentsAreRemovedTogether(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, none, err)
 		}
 	}
-	if _, err := admin.RemoveSegments(ctx, api.RemovalQuery{Tenant: "nobody"}); !errors.Is(err, api.ErrInvalid) {
+	if _, err := admin.RemoveSegments(ctx, api.RemovalQuery{Tenant: "nobody"}); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), `tenant "nobody" is not configured`) {
 		t.Errorf("an unknown tenant: %v", err)
+	}
+	nobody := uint32(99)
+	if _, err := admin.RemoveSegments(ctx, api.RemovalQuery{Profile: &nobody}); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "no profile 99 is registered") {
+		t.Errorf("an unknown profile: %v", err)
 	}
 	one, err := admin.RemoveSegments(ctx, api.RemovalQuery{Prefix: api.Digest(docs[2].key).String()[:20]})
 	if err != nil || one.Removed != 1 {
@@ -136,6 +141,38 @@ func TestCheckpointsAreShownAndRemoved(t *testing.T) {
 	if _, err := admin.Checkpoint(ctx, api.CheckpointName{Hash: root.hash}); !errors.Is(err, api.ErrNotFound) {
 		t.Fatal(err)
 	}
+}
+
+// After a restart the disk has objects of a model that no engine has registered yet.
+func TestObjectsOfUnregisteredModels(t *testing.T) {
+	config := withDisk(t)
+	r, c, p := startClient(t, config, nil)
+	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
+	c.publishAt(d, wire.LevelLogged)
+	c.close()
+	r.stop()
+
+	r = startDaemon(t, config, nil)
+	admin, ctx := r.adminClient(t), t.Context()
+	pin := api.PinQuery{Key: api.Digest(d.key), TTL: time.Minute}
+	for _, pin.Dry = range []bool{true, false} {
+		if _, err := admin.Pin(ctx, pin); !errors.Is(err, api.ErrBusy) || !strings.HasSuffix(err.Error(), "no engine has registered the object's model since the start: pin it when one is attached") {
+			t.Errorf("pin: %v", err)
+		}
+	}
+	off := api.SwitchQuery{Profile: api.Digest(p.Fingerprint()), Off: true}
+	if done, err := admin.SwitchProfile(ctx, off); err != nil || len(done.Canaries) == 0 || done.Canaries[0].Model != p.Identity().Model {
+		t.Errorf("switch off: %+v, %v", done, err)
+	}
+	if check := r.check(t, "splicing"); !strings.Contains(check.Detail, ": (no reason given)") {
+		t.Errorf("check: %s", check.Detail)
+	}
+	c = attach(t, r.Socket())
+	c.register(p)
+	if got, err := admin.Pin(ctx, pin); err != nil || len(got.Pins) != 1 {
+		t.Errorf("pin: %+v, %v", got, err)
+	}
+	c.close()
 }
 
 // Clients are served while a great deal is removed.
@@ -214,15 +251,15 @@ func TestPinsAndLeasesAreShown(t *testing.T) {
 		}
 	}
 	nobody := uint64(999)
-	for _, q := range []api.LeaseQuery{{Connection: &nobody}, {Tenant: "nobody"}} {
-		for _, err := range admin.Leases(ctx, q) {
-			if err == nil {
-				t.Errorf("%+v is answered", q)
-			}
+	for _, err := range admin.Leases(ctx, api.LeaseQuery{Connection: &nobody}) {
+		if !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("an unknown connection: %v", err)
 		}
 	}
-	for l := range admin.Leases(ctx, api.LeaseQuery{Tenant: "guarded"}) {
-		t.Errorf("another tenant's: %+v", l)
+	for _, tenant := range []string{"guarded", "nobody"} {
+		for l, err := range admin.Leases(ctx, api.LeaseQuery{Tenant: tenant}) {
+			t.Errorf("of tenant %s: %+v, %v", tenant, l, err)
+		}
 	}
 
 	key := api.Digest(d.key)
@@ -243,12 +280,27 @@ func TestPinsAndLeasesAreShown(t *testing.T) {
 	if _, err := admin.Unpin(ctx, key, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.Unpin(ctx, key, false); !errors.Is(err, api.ErrNotFound) {
+	var p404 *api.Problem
+	if _, err := admin.Unpin(ctx, key, false); !errors.As(err, &p404) || p404.Code != api.CodeNotFound || p404.Detail != "unpin "+key.String()+": it is not pinned" {
 		t.Errorf("a pin that is not there: %v", err)
+	}
+	for what, err := range map[string]error{
+		"segment %s: no such segment":              second(admin.Segment(ctx, api.Digest{1})),
+		"remove segment %s: no such segment":       second(admin.Remove(ctx, api.Digest{1}, false)),
+		"pin %s: no such segment or checkpoint":    second(admin.Pin(ctx, api.PinQuery{Key: api.Digest{1}, TTL: time.Minute})),
+		"checkpoint %s: no such checkpoint":        second(admin.Checkpoint(ctx, api.CheckpointName{Hash: api.Digest{1}})),
+		"remove checkpoint %s: no such checkpoint": second(admin.RemoveCheckpoint(ctx, api.CheckpointName{Hash: api.Digest{1}}, false)),
+		"switch profile %s: no engine has registered it with this node, and nothing on disk is of it": second(admin.SwitchProfile(ctx, api.SwitchQuery{Profile: api.Digest{1}, Off: true})),
+	} {
+		if want := fmt.Sprintf(what, api.Digest{1}); !errors.As(err, &p404) || p404.Code != api.CodeNotFound || p404.Detail != want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 	c.close()
 	r.atRest()
 }
+
+func second[T any](_ T, err error) error { return err }
 
 // level is that of a log of its own.
 type level struct {
@@ -296,17 +348,23 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 		field string
 		code  string
 	}{
-		"more than the arena": {map[string]any{"public_bytes": 64 * settings.MiB, "log_level": "error"}, "public_bytes", api.CodeUnsupported},
-		"a negative quota":    {map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": -1}}}, "", api.CodeInvalid},
+		"more than the arena": {map[string]any{"public_bytes": 64 * settings.MiB, "log_level": "error"}, "public_bytes", api.CodeInvalid},
+		"more than is left":   {map[string]any{"public_bytes": 5 * settings.MiB}, "public_bytes", api.CodeInvalid},
+		"what both exceed":    {map[string]any{"public_bytes": 5 * settings.MiB, "private_bytes": 9 * settings.MiB}, "public_bytes", api.CodeInvalid},
+		"a negative quota":    {map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": -1}}}, "quotas.default.quota_bytes", api.CodeInvalid},
 		"a setting":           {map[string]any{"settings": map[string]any{"workers": "9"}}, "settings.workers", api.CodeUnsupported},
 		"no such tenant":      {map[string]any{"quotas": map[string]any{"x": map[string]any{"quota_bytes": 5}}}, "quotas.x", api.CodeInvalid},
-		"no such level":       {map[string]any{"log_level": "loud"}, "", api.CodeInvalid},
-		"no pool at all":      {map[string]any{"private_bytes": 0}, "", api.CodeInvalid},
+		"no such level":       {map[string]any{"log_level": "loud"}, "log_level", api.CodeInvalid},
+		"no pool at all":      {map[string]any{"private_bytes": 0}, "private_bytes", api.CodeInvalid},
 	} {
 		var p *api.Problem
 		if _, err := admin.ChangeConfig(ctx, "*", bad.patch, false); !errors.As(err, &p) || p.Code != bad.code || bad.field != "" && (len(p.Errors) != 1 || p.Errors[0].Parameter != bad.field) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	_, err = admin.ChangeConfig(ctx, "*", map[string]any{"private_bytes": 9 * settings.MiB}, false)
+	if want := "private_bytes: with public_bytes it is 13MiB together, the arena has 12MiB: lower public_bytes in the same change"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 	if again, _, err := admin.Config(ctx); err != nil || again.LogLevel != "debug" || again.PublicBytes != now.PublicBytes {
 		t.Fatalf("after refusals: %+v, %v", again, err)

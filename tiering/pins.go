@@ -76,9 +76,10 @@ func newPins(c *catalog.Catalog, s *serve.Sessions) *pins {
 
 // Pin keeps the objects of a key in memory for a time, or renews their pins. Objects that
 // are only in the lower tier are read first, within ctx. Errors: ErrGone if no tier of
-// this node has the key; ErrBusy if the object is being filled; ErrFull if pins would take
-// more than half a pool; ErrQuota if they would exceed the tenant's quota; ErrUnavailable
-// if the object could not be read into memory.
+// this node has the key; ErrBusy if the object is being filled, or if no engine has
+// registered its profile since the start; ErrFull if pins would take more than half a pool;
+// ErrQuota if they would exceed the tenant's quota; ErrUnavailable if the object could not be
+// read into memory.
 func (pins *pins) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 	if q.TTL <= 0 || q.TTL > MaxPinTTL {
 		return nil, fmt.Errorf("pin %x for %v, at most %v: %w", q.Key[:8], q.TTL, MaxPinTTL, tier.ErrInvalid)
@@ -98,6 +99,9 @@ func (pins *pins) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 // errBelow is the error for an object that has to be read into memory first.
 var errBelow = fmt.Errorf("it lies in the lower tier only: %w", tier.ErrUnavailable)
 
+// errNotRegistered is the error for an object whose size in memory is not known yet.
+var errNotRegistered = fmt.Errorf("no engine has registered the object's model since the start: pin it when one is attached: %w", tier.ErrBusy)
+
 // tryPin pins all objects of a key that are in memory, or none.
 func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
 	pins.cat.Mu.Lock()
@@ -107,10 +111,12 @@ func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
 	}
 	found, pending := pins.keyedLocked(&q.Key)
 	if len(found) == 0 {
-		below := pins.belowLocked(&q.Key)
+		below, unknown := pins.belowLocked(&q.Key)
 		switch {
 		case pending:
 			return nil, fmt.Errorf("%x is being filled: %w", q.Key[:8], tier.ErrBusy)
+		case len(below) == 0 && unknown:
+			return nil, errNotRegistered
 		case len(below) == 0:
 			return nil, fmt.Errorf("%x: %w", q.Key[:8], tier.ErrGone)
 		case !q.Dry:
@@ -160,22 +166,27 @@ type lowerEntry struct {
 	tenant  *objects.Tenant
 }
 
-// belowLocked finds the readable entries of a key in the lower tier.
-func (pins *pins) belowLocked(key *[32]byte) (found []lowerEntry) {
+// belowLocked finds the readable entries of a key in the lower tier. The second result is
+// true if there are others, whose profile is not registered.
+func (pins *pins) belowLocked(key *[32]byte) (found []lowerEntry, unknown bool) {
 	if pins.cat.Config.Lower == nil {
-		return nil
+		return nil, false
 	}
 	for _, kind := range [...]tier.CheckpointKind{0, tier.Exact, tier.Rows, tier.Spliced} {
 		e := pins.cat.Objects.Below.Entry(tier.Name{Kind: kind, Key: *key})
 		if e == nil || pins.cat.Objects.Below.Deleting[e.Name] > 0 {
 			continue
 		}
-		t := pins.cat.Objects.Tenants[e.Tenant]
-		if p := pins.cat.Registered(e.Fingerprint); p != nil && t != nil {
+		t, p := pins.cat.Objects.Tenants[e.Tenant], pins.cat.Registered(e.Fingerprint)
+		switch {
+		case t == nil: // no longer configured
+		case p == nil:
+			unknown = true
+		default:
 			found = append(found, lowerEntry{*e, p, t})
 		}
 	}
-	return found
+	return found, unknown
 }
 
 // wouldPinLocked returns the pins that entries of the lower tier would get.
@@ -301,7 +312,7 @@ func (pins *pins) endPinsLocked(which func(*objects.Object) bool) {
 // until the caller calls the returned function release.
 func (pins *pins) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
 	pins.cat.Mu.Lock()
-	entries := pins.belowLocked(&q.Key)
+	entries, _ := pins.belowLocked(&q.Key)
 	_, err = pins.wouldPinLocked(q, entries)
 	pins.cat.Mu.Unlock()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -24,8 +25,9 @@ func (v *checks) splicingTrouble() string {
 	var off []string
 	for _, r := range v.o.Canary.List() {
 		if r.Off {
+			why := cmp.Or(r.Why, "(no reason given)")
 			off = append(off, fmt.Sprintf("%s (%x) for tenant %s since %s: %s", r.Model, r.Fingerprint[:6],
-				v.o.Server.TenantName(r.Tenant), r.Since.UTC().Format(time.RFC3339), cmp.Or(r.Why, "no reason given")))
+				v.o.Server.TenantName(r.Tenant), r.Since.UTC().Format(time.RFC3339), why))
 		}
 	}
 	if len(off) == 0 {
@@ -114,7 +116,10 @@ func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		}
 	}
 	if len(list) == 0 && !(known && q.Off) {
-		return nil, fmt.Errorf("profile %x: %w", of[:6], api.ErrNotFound)
+		if known {
+			return nil, notFound("splicing was never switched off for it, and no engine has reported on it")
+		}
+		return nil, notFound("no engine has registered it with this node, and nothing on disk is of it")
 	}
 	return list, nil
 }
@@ -128,12 +133,12 @@ func (v *base) tenantsOf(name string) ([]tier.TenantID, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("tenant %q: %w", name, api.ErrNotFound)
+		return nil, notFound("tenant %.128q is not configured", name)
 	}
 	return list, nil
 }
 
-// model returns the model of a profile that is registered or has reports.
+// model returns the model of a profile that is registered, has reports, or has objects on disk.
 func (v *base) model(of profile.Fingerprint) (string, bool) {
 	if _, p, ok := v.o.Store.FindProfile(of); ok {
 		return p.Identity().Model, true
@@ -141,6 +146,11 @@ func (v *base) model(of profile.Fingerprint) (string, bool) {
 	for _, r := range v.o.Canary.List() {
 		if r.Fingerprint == of {
 			return r.Model, true
+		}
+	}
+	if v.o.Disk != nil {
+		for _, e := range v.o.Disk.List(disk.Filter{Fingerprint: of}, nil, 1) {
+			return e.Model, true
 		}
 	}
 	return "", false

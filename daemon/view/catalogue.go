@@ -248,14 +248,14 @@ const detailTimeout = 5 * time.Second
 
 func (v *listing) detail(key api.Digest) (*disk.Detail, error) {
 	if v.o.Disk == nil {
-		return nil, fmt.Errorf("segment %v: %w", key, api.ErrNotFound)
+		return nil, notFound("no such segment")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), detailTimeout)
 	defer cancel()
 	e, err := v.o.Disk.Detail(ctx, tier.Name{Key: key})
 	switch {
 	case errors.Is(err, tier.ErrGone):
-		return nil, api.WithKind(err, api.ErrNotFound)
+		return nil, notFound("no such segment")
 	case err != nil:
 		return nil, api.WithKind(err, api.ErrUnavailable)
 	}
@@ -375,9 +375,7 @@ func (v *listing) Remove(key api.Digest) error {
 	case err == nil:
 		v.tellRemoved(key, &was.SegmentInfo)
 	case errors.Is(err, tier.ErrGone):
-		return api.WithKind(err, api.ErrNotFound)
-	case errors.Is(err, tier.ErrBusy):
-		return api.WithKind(err, api.ErrBusy)
+		return notFound("no such segment")
 	}
-	return err
+	return kindOf(err)
 }

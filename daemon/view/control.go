@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/decided"
 	"github.com/spliced-kv/spliced/daemon/server"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -23,14 +25,19 @@ type Level interface {
 	SetLevel(zerolog.Level)
 }
 
-// kindOf adds the REST API's error that corresponds to an error of the store.
+// notFound returns an api.ErrNotFound with this text.
+func notFound(format string, a ...any) error {
+	return api.WithKind(fmt.Errorf(format, a...), api.ErrNotFound)
+}
+
+// kindOf converts an error of the store to the one of the REST API.
 func kindOf(err error) error {
 	for _, k := range []struct{ is, as error }{
 		{tier.ErrGone, api.ErrNotFound}, {tier.ErrBusy, api.ErrBusy}, {tier.ErrFull, api.ErrFull}, {tier.ErrQuota, api.ErrFull},
 		{tier.ErrUnavailable, api.ErrUnavailable}, {tier.ErrInvalid, api.ErrInvalid},
 	} {
 		if errors.Is(err, k.is) {
-			return api.WithKind(err, k.as)
+			return api.WithKind(errors.New(strings.TrimSuffix(err.Error(), ": "+k.is.Error())), k.as)
 		}
 	}
 	return err
@@ -40,7 +47,7 @@ func kindOf(err error) error {
 func (v *base) filterTenant(name string) (*tier.TenantID, error) {
 	id, ok := v.tenant(name)
 	if !ok {
-		return nil, fmt.Errorf("tenant %.128q is not configured: %w", name, api.ErrInvalid)
+		return nil, notFound("tenant %.128q is not configured", name)
 	}
 	return id, nil
 }
@@ -48,9 +55,9 @@ func (v *base) filterTenant(name string) (*tier.TenantID, error) {
 // Leases implements api.Control.
 func (v *listing) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 	var f tiering.LeaseFilter
-	var err error
-	if f.Tenant, err = v.filterTenant(q.Tenant); err != nil {
-		return nil, err
+	ok := false
+	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
+		return nil, nil
 	}
 	by := map[*tiering.Session]server.Holder{}
 	for _, h := range v.o.Server.Holders() {
@@ -60,7 +67,7 @@ func (v *listing) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 		}
 	}
 	if q.Connection != nil && f.Session == nil {
-		return nil, fmt.Errorf("connection %d: %w", *q.Connection, api.ErrNotFound)
+		return nil, notFound("no such connection: %d", *q.Connection)
 	}
 	var list []api.Lease
 	for _, l := range v.o.Store.Leases(f, tier.LeaseID(q.After), q.Limit) {
@@ -94,6 +101,9 @@ func (v *listing) pins(of []tiering.PinInfo) []api.Pin {
 func (v *operator) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
 	list, err := v.o.Store.Pin(ctx, tiering.PinQuery{Key: q.Key, TTL: q.TTL, By: q.By, Dry: q.Dry})
 	v.tellControl(q.Dry, err, "%v pinned for %v by %s", q.Key, q.TTL, q.By)
+	if errors.Is(err, tier.ErrGone) {
+		return nil, notFound("no such segment or checkpoint")
+	}
 	return v.pins(list), kindOf(err)
 }
 
@@ -101,6 +111,9 @@ func (v *operator) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
 func (v *operator) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
 	list, err := v.o.Store.Unpin(key, dry)
 	v.tellControl(dry, err, "%v unpinned", key)
+	if errors.Is(err, tier.ErrGone) {
+		return nil, notFound("it is not pinned")
+	}
 	return v.pins(list), kindOf(err)
 }
 
@@ -180,7 +193,7 @@ func (v *operator) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 	}
 	level, err := zerolog.ParseLevel(to.LogLevel)
 	if err != nil || level < zerolog.TraceLevel || to.LogLevel == "" || !slices.Contains(levels, level.String()) {
-		return nil, fmt.Errorf("log_level %.20q is not one of %v: %w", to.LogLevel, levels, api.ErrInvalid)
+		return nil, api.Invalid(api.Violation{Parameter: "log_level", Detail: fmt.Sprintf("%.20q is not one of %s", to.LogLevel, strings.Join(levels, ", "))})
 	}
 	if v.o.Level == nil {
 		return nil, api.Unsupported("log_level", "the log level of this daemon is fixed")
@@ -194,19 +207,8 @@ var levels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 // checkBudgets returns the new budgets. It returns an error if the store would not accept them.
 func (v *operator) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
 	b := tiering.Budgets{Public: to.PublicBytes, Private: to.PrivateBytes, Quotas: map[tier.TenantID]int64{}}
-	check := func(name string, b tiering.Budgets) error {
-		err := v.o.Store.CheckBudgets(b)
-		if errors.Is(err, tier.ErrUnavailable) {
-			return api.Unsupported(name, err.Error())
-		}
-		return kindOf(err)
-	}
-	name := "public_bytes"
-	if was.PublicBytes == to.PublicBytes {
-		name = "private_bytes"
-	}
-	if err := check(name, b); err != nil {
-		return b, err
+	if bad := v.checkPools(was, to); bad != nil {
+		return b, api.Invalid(bad...)
 	}
 	for i := range v.o.Tenants {
 		t := &v.o.Tenants[i]
@@ -214,12 +216,40 @@ func (v *operator) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
 		if !ok || quota == was.Quotas[t.Name] {
 			continue
 		}
-		one := b
-		one.Quotas = map[tier.TenantID]int64{t.ID: quota.QuotaBytes}
-		if err := check("quotas."+t.Name, one); err != nil {
-			return b, err
+		if quota.QuotaBytes < 0 {
+			return b, api.Invalid(api.Violation{Parameter: "quotas." + t.Name + ".quota_bytes", Detail: "is negative"})
 		}
 		b.Quotas[t.ID] = quota.QuotaBytes
 	}
-	return b, nil
+	return b, kindOf(v.o.Store.CheckBudgets(b))
+}
+
+// checkPools returns what is wrong with the sizes of the pools.
+func (v *operator) checkPools(was, to *api.Config) (bad []api.Violation) {
+	type pool struct {
+		name    string
+		bytes   settings.Bytes
+		changed bool
+	}
+	page, total := v.o.Config.PageBytes, settings.Bytes(was.PoolsBytes)
+	pools := []pool{
+		{"public_bytes", settings.Bytes(to.PublicBytes), was.PublicBytes != to.PublicBytes},
+		{"private_bytes", settings.Bytes(to.PrivateBytes), was.PrivateBytes != to.PrivateBytes},
+	}
+	for _, p := range pools {
+		switch {
+		case p.bytes < page:
+			bad = append(bad, api.Violation{Parameter: p.name, Detail: fmt.Sprintf("%v is less than a page of %v", p.bytes, page)})
+		case p.bytes > total-page:
+			bad = append(bad, api.Violation{Parameter: p.name, Detail: fmt.Sprintf("%v is too much: the arena has %v, fixed at the start, for both pools", p.bytes, total)})
+		}
+	}
+	if sum := pools[0].bytes + pools[1].bytes; bad == nil && sum > total {
+		p, other := pools[0], pools[1]
+		if !p.changed {
+			p, other = other, p
+		}
+		bad = append(bad, api.Violation{Parameter: p.name, Detail: fmt.Sprintf("with %s it is %v together, the arena has %v: lower %s in the same change", other.name, sum, total, other.name)})
+	}
+	return bad
 }

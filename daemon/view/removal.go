@@ -47,7 +47,7 @@ func (v *listing) selection(q *api.RemovalQuery) (s selection, err error) {
 		_, ok = v.o.Store.Profile(s.profile)
 	}
 	if !ok {
-		return s, fmt.Errorf("no profile %d is registered: %w", *q.Profile, api.ErrInvalid)
+		return s, notFound("no profile %d is registered", *q.Profile)
 	}
 	s.prefix = q.Prefix
 	if q.OlderThan > 0 {
@@ -302,7 +302,7 @@ func (v *listing) named(ctx context.Context, name *api.CheckpointName) (list []*
 		}
 	}
 	if len(list) == 0 {
-		return nil, 0, fmt.Errorf("checkpoint %v: %w", name.Hash, api.ErrNotFound)
+		return nil, 0, notFound("no such checkpoint")
 	}
 	return list, len(found) - 1, nil
 }
@@ -324,7 +324,7 @@ func (v *operator) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Re
 	}
 	v.discard(context.Background(), list, dry, &r)
 	if r.Removed == 0 && r.Busy > 0 {
-		return r, fmt.Errorf("checkpoint %v is being filled or pinned, or another one extends it and must be removed first: %w", name.Hash, api.ErrBusy)
+		return r, fmt.Errorf("it is being filled or is pinned, or another one extends it and must be removed first: %w", api.ErrBusy)
 	}
 	v.tellControl(dry, nil, "checkpoint %v was removed, %d bytes", name.Hash, r.Bytes)
 	return r, nil
