@@ -54,7 +54,8 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 }
 
 // findProfile returns the fingerprint that begins with the given hex digits, among those of
-// registered profiles and of profiles with reports. It returns an error if none or several do.
+// registered profiles and of profiles with reports. A whole fingerprint may also be of a profile
+// that only objects on disk have. It returns an error if none or several begin with the digits.
 func findProfile(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
 	var keys []api.Digest
 	reported, err := client.Canaries(ctx)
@@ -71,5 +72,9 @@ func findProfile(ctx context.Context, client *api.Client, digits string) (api.Di
 	for i := range registered {
 		keys = append(keys, registered[i].Fingerprint)
 	}
-	return onlyKey(keys, digits, "profiles", notFound("no profile begins with %q; splicectl ls profiles lists them", digits))
+	var whole api.Digest
+	if whole.UnmarshalText([]byte(digits)) == nil {
+		return whole, nil
+	}
+	return onlyKey(keys, digits, "profiles", notFound("no engine has registered a profile that begins with %q since the start; splicectl ls profiles lists those registered. For one that only objects on disk have, give the whole fingerprint", digits))
 }

@@ -43,6 +43,23 @@ func TestDecisionsAreToldOfAnObjectAndOfAll(t *testing.T) {
 	splicectl(t, cli.ExitFailed, "inspect", "decisions", "-what", "left", "-admin", d.Admin)
 }
 
+func TestUnknownTenantsAndProfilesAreNamed(t *testing.T) {
+	d := daemonForTest(t)
+	publish(t, d.Socket)
+	for _, line := range []string{"ls --tenant nobody", "ls leases --tenant nobody", "ls requests --tenant nobody", "inspect decisions --tenant nobody", "trace --tenant nobody", "rm segments --tenant nobody"} {
+		_, errs := splicectl(t, cli.ExitFailed, append(strings.Fields(line), "-admin", d.Admin)...)
+		if !strings.Contains(errs, `no such tenant: "nobody"`) || strings.Contains(errs, "served yet") {
+			t.Errorf("%s: %s", line, errs)
+		}
+	}
+	for _, line := range []string{"ls --profile 99", "ls checkpoints --profile 0", "ls requests --profile 99", "rm segments --profile 99"} {
+		_, errs := splicectl(t, cli.ExitFailed, append(strings.Fields(line), "-admin", d.Admin)...)
+		if !strings.Contains(errs, "no engine has registered a profile") {
+			t.Errorf("%s: %s", line, errs)
+		}
+	}
+}
+
 func TestACheckpointCanBeInspected(t *testing.T) {
 	d := daemonForTest(t)
 	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})

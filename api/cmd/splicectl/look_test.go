@@ -87,6 +87,7 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 		"ls pins -tenant no":         "no such tenant",
 		"rm segments -tenant no":     "no such tenant",
 		"flush -tenant no":           "no such tenant",
+		"profile off 77":             "give the whole fingerprint",
 		"inspect 77":                 "no segment",
 		"trace nothing":              `request "nothing" not found`,
 		"ls canaries -tenant no":     "no such tenant",
