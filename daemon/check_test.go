@@ -32,7 +32,7 @@ func TestAllBadFilesAreReportedAtOnce(t *testing.T) {
 	_, err := New(c, Parts{})
 	want := []string{
 		"workers: 5000 is not between 1 and 1024", "token-file: open " + at("none") + ": no such file or directory", "router-token-file: " + at("short") + " has 5 bytes, want 16 to 4096",
-		"admin-tls-cert-file: " + at("pem") + " with " + at("token") + ": tls: failed to find any PEM data in certificate input",
+		"admin-tls-cert-file: " + at("pem") + " has no certificate in PEM",
 		"cluster-keyring: " + at("token") + ": line 1 is not base64", "cluster-secret: " + at("short") + ": 5 bytes, want at least 16",
 		"object-secret: " + at("short") + ": 5 bytes, at least 16", "object-ca: " + at("pem") + " holds no certificate",
 	}

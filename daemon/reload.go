@@ -129,12 +129,9 @@ func readPair(c *settings.Config, v *settings.Faults) (*tls.Certificate, string)
 	if err1 != nil || err2 != nil {
 		return nil, ""
 	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		v.Add("admin-tls-cert-file", "%s with %s: %v", c.AdminTLSCert, c.AdminTLSKey, err)
-		return nil, ""
-	}
-	return &pair, string(cert) + string(key)
+	pair := v.Pair(settings.PEMFile{Setting: "admin-tls-cert-file", Path: c.AdminTLSCert, Text: cert},
+		settings.PEMFile{Setting: "admin-tls-key-file", Path: c.AdminTLSKey, Text: key})
+	return pair, string(cert) + string(key)
 }
 
 // Reload reads the files of keys, tokens and certificates again. It puts all of them into use, or

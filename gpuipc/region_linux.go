@@ -139,7 +139,7 @@ func regionError(name string, size int64, err error) error {
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		kind = ErrFull
 	}
-	return fmt.Errorf("region %s of %d bytes: %w: %w", name, size, err, kind)
+	return WithKind(fmt.Errorf("region %s of %d bytes: %w", name, size, err), kind)
 }
 
 // Import maps a client's memfd for reading and writing, and closes the descriptor. If the

@@ -74,9 +74,8 @@ func (r *reader) material(last *material, v *settings.Faults) (m *material, chan
 	switch {
 	case len(v.List) > before:
 	case c.TLSCert != "" && c.TLSKey != "" && c.TLSCA != "":
-		if m.id, err = load(cert, key, ca, c.Node, now); err != nil {
-			v.Add(certSetting, "%s, %s and %s: %v", c.TLSCert, c.TLSKey, c.TLSCA, err)
-		}
+		m.id = load(v, settings.PEMFile{Setting: certSetting, Path: c.TLSCert, Text: cert}, settings.PEMFile{Setting: keySetting, Path: c.TLSKey, Text: key},
+			settings.PEMFile{Setting: caSetting, Path: c.TLSCA, Text: ca}, c.Node, now)
 	case c.Keyring != "":
 		if m.id, err = issue(m.keys, c.Name, c.Node, now); err != nil {
 			v.Add(keyringSetting, "%v", err)

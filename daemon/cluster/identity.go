@@ -14,6 +14,8 @@ import (
 	"math/big"
 	"sync/atomic"
 	"time"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // identity is a node's certificate and the authorities that the node trusts. It is immutable.
@@ -114,33 +116,37 @@ func issueBy(signer ed25519.PrivateKey, ca *x509.Certificate, node string, from,
 // shortName returns the name cut to 64 bytes, the largest size of a certificate's common name.
 func shortName(node string) string { return node[:min(len(node), 64)] }
 
-// load creates an identity from PEM files. It returns an error for a certificate that peers would
+// load creates an identity from PEM files. It adds an error for a certificate that peers would
 // refuse: one from another authority, for another node, or outside its validity, or one that may
 // not be used both as a server's and as a client's.
-func load(certificate, key, ca []byte, node string, now time.Time) (*identity, error) {
-	cert, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		return nil, fmt.Errorf("certificate and key: %w", err)
+func load(v *settings.Faults, certificate, key, ca settings.PEMFile, node string, now time.Time) *identity {
+	cert := v.Pair(certificate, key)
+	id := &identity{roots: x509.NewCertPool()}
+	if err := addAuthorities(id.roots, ca.Text); err != nil {
+		v.Add(ca.Setting, "%s: %v", ca.Path, err)
+		return nil
 	}
-	id := &identity{cert: cert, roots: x509.NewCertPool()}
-	if err := addAuthorities(id.roots, ca); err != nil {
-		return nil, err
+	if cert == nil {
+		return nil
 	}
 	var chain []*x509.Certificate
 	for _, der := range cert.Certificate {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
-			return nil, fmt.Errorf("certificate: %w", err)
+			v.Add(certificate.Setting, "%s: %v", certificate.Path, err)
+			return nil
 		}
 		chain = append(chain, c)
 	}
+	id.cert = *cert
 	id.cert.Leaf = chain[0]
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if err := id.verify(chain, node, use, now); err != nil {
-			return nil, fmt.Errorf("peers would refuse this certificate: %w", err)
+			v.Add(certificate.Setting, "%s: peers would refuse this certificate: %v", certificate.Path, err)
+			return nil
 		}
 	}
-	return id, nil
+	return id
 }
 
 func addAuthorities(pool *x509.CertPool, text []byte) error {

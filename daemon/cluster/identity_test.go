@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
 // issued are the credentials that a node makes itself from keys.
@@ -214,7 +216,13 @@ func TestACertificateThatPeersWouldRefuseIsNotUsed(t *testing.T) {
 	good, other := newOffice(t, "good"), newOffice(t, "other")
 	later := time.Now().Add(time.Hour)
 	cert, key := good.issue("n", later, bothUses...)
-	if id, err := load(cert, key, append(other.pem(), good.pem()...), "n", time.Now()); err != nil || id.until().Sub(later).Abs() > time.Second {
+	use := func(cert, key, ca []byte, node string) (*identity, error) {
+		v := &settings.Faults{}
+		id := load(v, settings.PEMFile{Setting: certSetting, Path: "n.crt", Text: cert}, settings.PEMFile{Setting: keySetting, Path: "n.key", Text: key},
+			settings.PEMFile{Setting: caSetting, Path: "n.ca", Text: ca}, node, time.Now())
+		return id, v.Err()
+	}
+	if id, err := use(cert, key, append(other.pem(), good.pem()...), "n"); err != nil || id.until().Sub(later).Abs() > time.Second {
 		t.Fatalf("%+v, %v", id, err)
 	}
 	_, foreignKey := good.issue("n", later, bothUses...)
@@ -226,14 +234,15 @@ func TestACertificateThatPeersWouldRefuseIsNotUsed(t *testing.T) {
 		node, want    string
 	}{
 		"another node's":      {cert, key, good.pem(), "m", "not m"},
-		"a key of another":    {cert, foreignKey, good.pem(), "n", "private key does not match"},
+		"a key of another":    {cert, foreignKey, good.pem(), "n", "cluster-tls-key: n.key is not the key of the certificate in n.crt"},
 		"another authority":   {elsewhere, elsewhereKey, good.pem(), "n", "unknown authority"},
 		"for servers only":    {serverOnly, serverKey, good.pem(), "n", "incompatible key usage"},
 		"its time has passed": {past, pastKey, good.pem(), "n", "expired"},
-		"no authority":        {cert, key, key, "n", "no certificate authority in the file"},
-		"no certificate":      {nil, key, good.pem(), "n", "certificate and key"},
+		"no authority":        {cert, key, key, "n", "cluster-tls-ca: n.ca: no certificate authority in the file"},
+		"no certificate":      {nil, key, good.pem(), "n", "cluster-tls-cert: n.crt has no certificate in PEM"},
+		"no key":              {cert, cert, good.pem(), "n", "cluster-tls-key: n.key has no private key in PEM"},
 	} {
-		if _, err := load(row.cert, row.key, row.ca, row.node, time.Now()); err == nil || !strings.Contains(err.Error(), row.want) {
+		if _, err := use(row.cert, row.key, row.ca, row.node); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %q", name, err, row.want)
 		}
 	}

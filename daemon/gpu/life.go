@@ -1,8 +1,13 @@
 package gpu
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/spliced-kv/spliced/daemon/codes"
+	"github.com/spliced-kv/spliced/gpuipc/cuda"
 )
 
 // State is the state of a device.
@@ -97,7 +102,11 @@ func (g *GPU) Serving() bool {
 func (g *GPU) Trouble() string {
 	switch s, why := g.State(); {
 	case s == Missing:
-		return fmt.Sprintf("%s is unavailable: %v", g.Name, why)
+		text := fmt.Sprintf("%s is unavailable: %s", g.Name, cmp.Or(codes.Text(why), why.Error()))
+		if errors.Is(why, cuda.ErrNoLibrary) {
+			text += " (hbm-library names another library)"
+		}
+		return text
 	case s == Lost:
 		return fmt.Sprintf("%s was lost (see the kernel's log for NVRM messages): it is unavailable until the daemon is restarted: %v", g.Name, why)
 	case g.StuckCalls() > 0:

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/gpuipc/cuda"
 )
 
 func TestWhoListensHearsOfEachStateOnce(t *testing.T) {
@@ -45,6 +48,11 @@ func TestTheLifeOfADevice(t *testing.T) {
 		if trouble := g.Trouble(); (trouble == "") != (row.why == nil) || row.why != nil && (!strings.Contains(trouble, "GPU-1") || !strings.Contains(trouble, "first")) {
 			t.Errorf("%s: %q", name, trouble)
 		}
+	}
+	g := &GPU{Name: "GPU-1"}
+	g.Fail(gpuipc.WithKind(errors.New("no GPU driver: libcuda.so.1: not found"), cuda.ErrNoLibrary))
+	if got, want := g.Trouble(), "GPU-1 is unavailable: no GPU driver: libcuda.so.1: not found (hbm-library names another library)"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 	for s := range States {
 		if s.String() == "" {

@@ -39,6 +39,16 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
+// Rounded returns the amount in its largest binary unit, with at most one decimal.
+func (b Bytes) Rounded() string {
+	for _, u := range byteUnits[:4] {
+		if b >= u.size {
+			return strconv.FormatFloat(math.Round(float64(b)/float64(u.size)*10)/10, 'f', -1, 64) + u.name
+		}
+	}
+	return b.String()
+}
+
 // Set implements flag.Value. If it returns an error, b is unchanged.
 func (b *Bytes) Set(text string) error {
 	number, unit := strings.TrimSpace(text), Bytes(1)

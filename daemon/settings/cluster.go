@@ -85,9 +85,10 @@ func (c *Config) checkNeeded(v *Faults) {
 		v.Add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
 	}
 	switch {
+	case v.Has("cluster-bind"): // it could not be read
 	case !c.ClusterBind.IsValid():
 		v.Add("cluster-bind", "required with cluster-seeds: an address and port to listen on, such as 10.0.0.7:7946")
-	case c.ClusterBind.Addr().IsUnspecified() && !c.ClusterAdvertise.IsValid():
+	case c.ClusterBind.Addr().IsUnspecified() && !c.ClusterAdvertise.IsValid() && !v.Has("cluster-advertise"):
 		v.Add("cluster-advertise", "required because cluster-bind is a wildcard: set the address that other nodes reach")
 	}
 	if bind, peer := c.ClusterBind, c.ClusterPeerBind; bind.IsValid() && bind.Port() != 0 && bind == peer {

@@ -33,8 +33,14 @@ func TestWhatAClusterNeeds(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, row.want)
 		}
 	}
-	if _, err := valid(from("", nil, "-cluster-bind=localhost:7946")); err == nil {
-		t.Error("a name was taken for an address to listen at")
+	// An address that could not be read is not also missed.
+	_, err := valid(from("", nil, append(good[:3:3], "-cluster-bind=localhost:7946")...))
+	if err == nil || err.Error() != `bad configuration: -cluster-bind: "localhost:7946" is not ADDRESS:PORT` {
+		t.Error(err)
+	}
+	_, err = valid(from("", nil, append(good[:3:3], "-cluster-bind=0.0.0.0:7946", "-cluster-advertise=localhost:7946")...))
+	if err == nil || err.Error() != `bad configuration: -cluster-advertise: "localhost:7946" is not ADDRESS:PORT` {
+		t.Error(err)
 	}
 }
 

@@ -387,6 +387,18 @@ func TestTheMemoryLimitIsTheLeastOfAllThatApply(t *testing.T) {
 	}
 }
 
+func TestAddressesOfSpans(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"": "", "http://localhost:4318/v1/traces": "", "https://[::1]/v1/traces": "",
+		"http://": `"http://" has no host`, "localhost:4318": "is not an http:// or https:// URL", "http://h:99999": "has no port between 1 and 65535",
+	} {
+		_, err := valid(from("", nil, "-otlp-endpoint="+endpoint))
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", endpoint, err, want)
+		}
+	}
+}
+
 // docs/configuration.md ends with a table that is written from settings().
 func TestTheReferenceListsEverySetting(t *testing.T) {
 	const path, mark = "../../docs/configuration.md", "<!-- The table below is written by `go test ./daemon/settings -run Reference -update`. -->\n"

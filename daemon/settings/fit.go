@@ -34,7 +34,7 @@ func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 	c.Arena = max(c.PageBytes, roundDown(Bytes(float64(arena)*share), c.PageBytes))
 	c.Private = max(c.PageBytes, roundDown(Bytes(float64(private)*share), c.PageBytes))
 	return Shortfall{"memory", fmt.Sprintf("arena %v and private %v exceed the %v available to this process: reduced to %v and %v",
-		arena, private, m.MemoryBytes, c.Arena, c.Private)}, true
+		arena, private, m.MemoryBytes.Rounded(), c.Arena.Rounded(), c.Private.Rounded())}, true
 }
 
 // leastHeap is a heap size that is enough on any machine.

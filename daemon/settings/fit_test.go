@@ -10,6 +10,14 @@ import (
 )
 
 // What does not fit is cut, and said, and nothing else changes.
+func TestAmountsAreRounded(t *testing.T) {
+	for want, b := range map[string]Bytes{"15.8GiB": 16556160 * KiB, "808.4MiB": 827776 * KiB, "18GiB": 18 * GiB, "0B": 0, "1023B": 1023, "1.5TiB": 1536 * GiB} {
+		if got := b.Rounded(); got != want {
+			t.Errorf("%v: %s, want %s", b, got, want)
+		}
+	}
+}
+
 func TestAConfigurationIsCutToTheMachine(t *testing.T) {
 	for name, test := range map[string]struct {
 		machine        Machine

@@ -1,6 +1,10 @@
 package settings
 
-import "net/url"
+import (
+	"net/url"
+
+	"github.com/spliced-kv/spliced/tiering/object"
+)
 
 // tracingSettings returns the settings for sending spans to an OpenTelemetry collector.
 func (c *Config) tracingSettings() []setting {
@@ -15,7 +19,12 @@ func (c *Config) checkTracing(v *Faults) {
 		return
 	}
 	u, err := url.Parse(c.OTLPEndpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(c.OTLPEndpoint) > 2048 {
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || len(c.OTLPEndpoint) > 2048:
 		v.Add("otlp-endpoint", "%.100q is not an http:// or https:// URL", c.OTLPEndpoint)
+	case u.Hostname() == "":
+		v.Add("otlp-endpoint", "%.100q has no host", c.OTLPEndpoint)
+	case !object.ValidPort(u):
+		v.Add("otlp-endpoint", "%.100q has no port between 1 and 65535", c.OTLPEndpoint)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrInUse means that another process serves or locks the path of the socket.
-var ErrInUse = errors.New("socket in use")
+var ErrInUse = errors.New("stop that process, or set socket to another path")
 
 // Socket is the engine socket, bound to its path, and the lock of the path. Only one goroutine may
 // call Accept. All other methods may be called concurrently.

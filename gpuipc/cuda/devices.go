@@ -7,6 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
+// ErrNoLibrary is the error of a driver library that cannot be opened.
+var ErrNoLibrary = driver.ErrNoLibrary
+
 // Devices returns the devices visible to this process, in the driver's order. It does not
 // create a context. If a device cannot be queried, its Trouble has the reason. The
 // parameter library has the meaning of Options.Library.

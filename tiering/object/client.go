@@ -36,7 +36,7 @@ type client struct {
 func newClient(c *Config) (*client, error) {
 	u, err := c.endpoint()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("object: endpoint %w: %w", err, tier.ErrInvalid)
 	}
 	t := &transport{now: c.Now, dialer: dialer{Dialer: net.Dialer{Timeout: c.AnswerTime}}}
 	t.base = &http.Transport{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -131,9 +132,8 @@ func (c *Config) Validate() error {
 			bad = append(bad, fmt.Errorf("object: "+format+": %w", append(args, tier.ErrInvalid)...))
 		}
 	}
-	if _, err := c.endpoint(); err != nil {
-		bad = append(bad, err)
-	}
+	_, err := c.endpoint()
+	check(err == nil, "endpoint %v", err)
 	check(c.Bucket != "", "no bucket")
 	check(len(c.Prefix) <= 512 && !strings.HasPrefix(c.Prefix, "/"), "prefix %q begins with / or is longer than 512 bytes", c.Prefix)
 	check(c.Credentials != "" || c.Keys.ID != "" && c.Keys.Secret != "", "no credentials")
@@ -156,8 +156,8 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// CheckEndpoint returns tier.ErrInvalid if a Config must not have this endpoint. The
-// parameter plain has the meaning of Config.Plain.
+// CheckEndpoint returns an error if a Config must not have this endpoint. The parameter plain has
+// the meaning of Config.Plain.
 func CheckEndpoint(endpoint string, plain bool) error {
 	_, err := (&Config{Endpoint: endpoint, Plain: plain}).endpoint()
 	return err
@@ -167,14 +167,25 @@ func CheckEndpoint(endpoint string, plain bool) error {
 func (c *Config) endpoint() (*url.URL, error) {
 	u, err := url.Parse(c.Endpoint)
 	switch {
-	case err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("object: endpoint %q is not https://HOST[:PORT]: %w", c.Endpoint, tier.ErrInvalid)
+	case err == nil && !ValidPort(u):
+		return nil, fmt.Errorf("%q has no port between 1 and 65535", c.Endpoint)
+	case err != nil || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("%q is not https://HOST or https://HOST:PORT", c.Endpoint)
 	case u.Scheme == "https" || u.Scheme == "http" && (c.Plain || loopback(u.Hostname())):
 		return u, nil
 	case u.Scheme == "http":
-		return nil, fmt.Errorf("object: endpoint %q is plain HTTP to another host, which has to be allowed: %w", c.Endpoint, tier.ErrInvalid)
+		return nil, fmt.Errorf("%q is plain HTTP to another host: use https://, or allow it with object-plain", c.Endpoint)
 	}
-	return nil, fmt.Errorf("object: endpoint %q is not https://HOST[:PORT]: %w", c.Endpoint, tier.ErrInvalid)
+	return nil, fmt.Errorf("%q is not https://HOST or https://HOST:PORT", c.Endpoint)
+}
+
+// ValidPort reports whether a URL has a valid port, or none.
+func ValidPort(u *url.URL) bool {
+	if !strings.HasSuffix(u.Host, ":"+u.Port()) {
+		return true
+	}
+	n, err := strconv.ParseUint(u.Port(), 10, 16)
+	return err == nil && n > 0
 }
 
 func loopback(host string) bool {

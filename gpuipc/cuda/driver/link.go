@@ -20,17 +20,17 @@ func open(path string) (uintptr, error) {
 	if strings.Contains(path, "/") {
 		info, err := os.Stat(path)
 		if err != nil {
-			return 0, fmt.Errorf("load: %w", err)
+			return 0, err
 		}
 		if !info.Mode().IsRegular() {
-			return 0, fmt.Errorf("load %s: it is no regular file (%v)", path, info.Mode().Type())
+			return 0, fmt.Errorf("%s is no regular file (%v)", path, info.Mode().Type())
 		}
 	}
 	runtime.LockOSThread() // the loader keeps the reason of a failure per thread
 	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
-		return 0, fmt.Errorf("load %s: %w", path, err)
+		return 0, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), path+": "))
 	}
 	return lib, nil
 }

@@ -120,6 +120,9 @@ func (s *symbols) table() []struct {
 	}
 }
 
+// ErrNoLibrary is the error of a library that cannot be opened, a gpuipc.ErrUnavailable.
+var ErrNoLibrary = fmt.Errorf("no driver library: %w", gpuipc.ErrUnavailable)
+
 // Load opens the driver library at path, or Library if path is "", and initializes it. All
 // errors are gpuipc.ErrUnavailable: there is no library, it lacks a function (which the
 // error names), there is no device (cuInit), or the driver is older than MinDriverVersion.
@@ -127,8 +130,11 @@ func (s *symbols) table() []struct {
 func Load(path string) (*API, error) {
 	path = cmp.Or(path, Library)
 	lib, err := open(path)
-	if err != nil {
-		return nil, fmt.Errorf("driver: %w: %w", gpuipc.ErrUnavailable, err)
+	switch {
+	case err != nil && !Built:
+		return nil, gpuipc.WithKind(err, gpuipc.ErrUnavailable)
+	case err != nil:
+		return nil, gpuipc.WithKind(fmt.Errorf("no GPU driver: %w", err), ErrNoLibrary)
 	}
 	a := new(API)
 	for _, f := range a.table() {

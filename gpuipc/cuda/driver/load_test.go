@@ -19,7 +19,8 @@ func TestNoDriverIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		"/nowhere/libcuda.so.1": "/nowhere/libcuda.so.1",
+		"/nowhere/libcuda.so.1": "no GPU driver: stat /nowhere/libcuda.so.1: no such file or directory",
+		"libnowhere.so.1":       "no GPU driver: libnowhere.so.1: cannot open shared object file",
 		fifo:                    "no regular file",
 		t.TempDir():             "no regular file",
 		"libc.so.6":             "libc.so.6 has no cuInit",

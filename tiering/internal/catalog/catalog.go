@@ -55,7 +55,7 @@ func Open(cfg Config) (*Catalog, error) {
 		Name: cfg.Name, Bytes: public + private, Access: gpuipc.ClientReads, Huge: cfg.Huge,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("arena of %d bytes: %w", public+private, err)
+		return nil, err // it names the region
 	}
 	cat := &Catalog{
 		Config: cfg, Device: cfg.Device, Arena: arena, Place: tier.PlaceHBM,
