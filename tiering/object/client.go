@@ -140,9 +140,18 @@ type fileCredentials struct {
 	seen os.FileInfo
 }
 
+// RetrieveWithCredContext implements credentials.Provider. Its errors name the setting.
 func (f *fileCredentials) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	v, err := f.readLocked()
+	if err != nil {
+		return credentials.Value{}, fmt.Errorf("object-credentials: %w", err)
+	}
+	return v, nil
+}
+
+func (f *fileCredentials) readLocked() (credentials.Value, error) {
 	seen, err := os.Stat(f.path)
 	if err != nil {
 		return credentials.Value{}, err
@@ -153,10 +162,10 @@ func (f *fileCredentials) RetrieveWithCredContext(*credentials.CredContext) (cre
 	aws := credentials.FileAWSCredentials{Filename: f.path, Profile: "default"}
 	v, err := aws.RetrieveWithCredContext(nil)
 	if err == nil && (v.AccessKeyID == "" || v.SecretAccessKey == "") {
-		err = fmt.Errorf("%s: no aws_access_key_id and aws_secret_access_key of profile default", f.path)
+		err = errors.New("no aws_access_key_id and aws_secret_access_key of profile default")
 	}
 	if err != nil {
-		return credentials.Value{}, err
+		return credentials.Value{}, fmt.Errorf("%s: %w", f.path, err)
 	}
 	f.seen = seen
 	return v, nil

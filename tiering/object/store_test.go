@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -415,6 +416,25 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	s.credentials(objecttest.AccessKey, objecttest.SecretKey)
 	if !tiertest.Wait(10*time.Second, func() bool { return n.fetch(o) == nil }) {
 		t.Error("new credentials are not used")
+	}
+}
+
+func TestBadCredentialsNameTheirSetting(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "credentials")
+	for name, row := range map[string]struct{ text, want string }{
+		"no file":    {"", "object-credentials: stat " + path + ": no such file or directory"},
+		"no keys":    {"[default]\n", "object-credentials: " + path + ": no aws_access_key_id and aws_secret_access_key"},
+		"no profile": {"[other]\naws_access_key_id = a\naws_secret_access_key = b\n", "object-credentials: " + path + ": "},
+		"no section": {"]\n", "object-credentials: " + path + ": "},
+	} {
+		if row.text == "" {
+			os.Remove(path)
+		} else if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&fileCredentials{path: path}).Retrieve(); err == nil || !strings.HasPrefix(err.Error(), row.want) {
+			t.Errorf("%s: %v, want %s", name, err, row.want)
+		}
 	}
 }
 
