@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,11 +90,9 @@ func (s *Server) auditRefusal(ctx *fasthttp.RequestCtx, err error) {
 		s.refusals.unlogged.Add(1)
 		return
 	}
-	object := arg
-	if object == "" {
-		object = string(ctx.QueryArgs().QueryString())
-	}
-	s.audit(ctx, change{object: plain(object), dry: paramsOf(ctx).flag("dry_run")}, err)
+	dry := paramsOf(ctx).flag("dry_run")
+	ctx.QueryArgs().Del("dry_run")
+	s.audit(ctx, change{object: plain(cmp.Or(arg, ctx.QueryArgs().String())), dry: dry}, err)
 }
 
 // caller names the sender of a request, for operators.

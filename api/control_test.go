@@ -197,7 +197,7 @@ func TestRefusalsAreAudited(t *testing.T) {
 		got = append(got, fmt.Sprintf("%v|%v|%v|%.3s|%v", l["audit"], l["object"], l["dry_run"], reason, l["unlogged"]))
 	}
 	want := []string{
-		"remove segments|all=true&dry_run=1|true|401|<nil>", "reload|<nil>|false|403|<nil>", "change configuration|<nil>|false|400|<nil>",
+		"remove segments|all=true|true|401|<nil>", "reload|<nil>|false|403|<nil>", "change configuration|<nil>|false|400|<nil>",
 		"change configuration|<nil>|false|412|<nil>", "pin|xyz|false|400|<nil>", "drain|nosuch=1|false|400|<nil>", "drain|<nil>|true||1",
 	}
 	if !slices.Equal(got, want) {
