@@ -366,7 +366,7 @@ func TestOperatorSwitchesAProfileOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if check := d.check(t, "splicing"); !strings.Contains(check.Detail, ": no reason given") {
+	if check := d.check(t, "splicing"); !strings.Contains(check.Detail, "no reason given") {
 		t.Errorf("%+v", check)
 	}
 	q.Profile[0] ^= 1

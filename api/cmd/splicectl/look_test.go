@@ -106,7 +106,7 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 	n.docs["GET /api/v1/requests"] = map[string]any{"items": []api.Request{}}
 	n.docs["GET /api/v1/decisions"] = map[string]any{"items": []api.Decision{}}
 	sees(t, n, cli.ExitOK, "ls requests -profile 3", "WAY")
-	sees(t, n, cli.ExitFailed, "ls requests -profile 99", `no profile "99"; splicectl ls profiles lists them`)
+	sees(t, n, cli.ExitFailed, "ls requests -profile 99", `no engine has registered a profile "99" since the start`)
 	sees(t, n, cli.ExitFailed, "inspect decisions -tenant no", "no such tenant")
 	n.without("requests")
 	sees(t, n, cli.ExitFailed, "ls requests", "The daemon is older than this splicectl")
