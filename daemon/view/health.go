@@ -45,7 +45,7 @@ var diskMeans = map[disk.State]string{
 	disk.StateRefused:    "the system refuses to open it; serving from memory",
 	disk.StateLocked:     "another process uses the directory, serving from memory",
 	disk.StateVersion:    "the directory has another version, serving from memory",
-	disk.StateUnreadable: "the catalogue is damaged, serving from memory until it is repaired or deleted",
+	disk.StateUnreadable: "the directory is damaged or has another's KEY, serving from memory until that is repaired",
 	disk.StateForeign:    "the directory, or something in it, does not belong to the daemon; serving from memory",
 	disk.StateClosed:     "closed",
 }

@@ -51,7 +51,7 @@ func (e *vfsError) Error() string { return e.path + ": " + e.errno.Error() }
 func (e *vfsError) Unwrap() error { return e.errno }
 
 // setFile writes a file of a file system in memory over.
-func setFile(t *testing.T, fs vfs.FS, path string, content []byte) {
+func setFile(t testing.TB, fs vfs.FS, path string, content []byte) {
 	t.Helper()
 	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-func getFile(t *testing.T, fs vfs.FS, path string) []byte {
+func getFile(t testing.TB, fs vfs.FS, path string) []byte {
 	t.Helper()
 	f, err := fs.Open(path)
 	must(t, err)

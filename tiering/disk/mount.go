@@ -1,9 +1,11 @@
 package disk
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
@@ -26,12 +28,24 @@ type mount struct {
 	unproven bool              // proveLoop has to read the suspects (again)
 	flying   map[*write]uint64 // writes without a row yet, each with a lower bound of its generation
 	dormant  map[profile.Fingerprint]*dormancy
-	writers  int // number of running workers
+	unjudged bool // no extent has shown yet whether KEY belongs to the store
+	strange  bool // one seems to have another key's seal: the directory has to be opened again
+	writers  int  // number of running workers
 	stopping bool
 }
 
 func newMount(v *volume.Volume) *mount {
 	return &mount{Volume: v, dirty: map[uint32]bool{}, flying: map[*write]uint64{}, dormant: map[profile.Fingerprint]*dormancy{}}
+}
+
+// strangeLocked reports whether an error of a read may mean that KEY is another store's. No
+// entry is dropped then: the next opening judges the key, now that a profile is known.
+func (m *mount) strangeLocked(err error) bool {
+	if !m.unjudged || !errors.Is(err, extent.ErrSeal) {
+		return false
+	}
+	m.strange = true
+	return true
 }
 
 // wroteLocked marks slabs as dirty.

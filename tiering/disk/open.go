@@ -2,6 +2,7 @@ package disk
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
+	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -83,7 +85,7 @@ func refusal(err error) State {
 		return StateVersion
 	case errors.Is(err, volume.ErrForeign), errors.Is(err, slab.ErrKind):
 		return StateForeign
-	case errors.Is(err, tier.ErrCorrupt), errors.Is(err, catalog.ErrStore):
+	case errors.Is(err, tier.ErrCorrupt), errors.Is(err, catalog.ErrStore), errors.Is(err, volume.ErrKey):
 		return StateUnreadable
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):
 		return StateMissing
@@ -128,12 +130,15 @@ func (t *core) load(v *volume.Volume) (*opening, error) {
 	for _, p := range profiles {
 		o.models[p.Fingerprint()] = newModel(p)
 	}
-	if err := o.tenants(t.cfg.Eviction); err != nil {
-		return nil, err
-	}
 	rows, err := v.ReadRows()
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)
+	}
+	if err := t.judgeKey(o, rows); err != nil { // before anything is changed
+		return nil, err
+	}
+	if err := o.tenants(t.cfg.Eviction); err != nil {
+		return nil, err
 	}
 	used := lastUses(rows)
 	if err := o.restore(used); err != nil {
@@ -156,6 +161,35 @@ func (t *core) load(v *volume.Volume) (*opening, error) {
 	}
 	o.shrink()
 	return o, nil
+}
+
+// judgeKey finds out whether KEY belongs to the store, if FORMAT does not say it: releases
+// before the line "key" wrote the directory, or the line is damaged. The error is
+// volume.ErrKey if KEY is another store's.
+func (t *core) judgeKey(o *opening, rows []catalog.Row) error {
+	v := o.mount.Volume
+	if v.Bound() {
+		return nil
+	}
+	verdict, err := payload.Judge(context.Background(), v, rows, v.Key, payload.JudgeMost, func(fp profile.Fingerprint) *profile.Profile {
+		if m := o.models[fp]; m != nil {
+			return m.Profile
+		}
+		if t.cfg.Profile == nil {
+			return nil
+		}
+		return t.cfg.Profile(fp)
+	})
+	switch {
+	case err != nil:
+		return err
+	case verdict == payload.Strange:
+		return volume.ErrKey
+	case verdict == payload.Own:
+		return v.Bind()
+	}
+	o.mount.unjudged = true
+	return nil
 }
 
 // lastUses returns, for each slab that rows name, the latest last use of its entries in

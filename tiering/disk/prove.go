@@ -96,7 +96,7 @@ func (t *prover) prove(ctx context.Context, m *mount, e *entry) {
 		err = x.Verify(ctx, m, e.model.Profile, m.Key, 1)
 	}
 	t.mu.Lock()
-	corrupt := errors.Is(err, tier.ErrCorrupt) && e.phase.live()
+	corrupt := errors.Is(err, tier.ErrCorrupt) && !m.strangeLocked(err) && e.phase.live()
 	switch {
 	case err == nil:
 		e.proven = true

@@ -121,7 +121,9 @@ func (t *reader) endRead(m *mount, e *entry, err error, began time.Time) {
 	now := t.cfg.Now()
 	b := &t.health.breaker
 	t.mu.Lock()
+	strange := m.strangeLocked(err)
 	switch {
+	case strange:
 	case err == nil:
 		t.counters.Read++
 		t.counters.ReadBytes += uint64(e.RankBytes) * uint64(e.Ranks)
@@ -144,7 +146,7 @@ func (t *reader) endRead(m *mount, e *entry, err error, began time.Time) {
 		}
 	}
 	t.mu.Unlock()
-	lost := errors.Is(err, tier.ErrCorrupt) || errors.Is(err, payload.ErrUnread)
+	lost := !strange && (errors.Is(err, tier.ErrCorrupt) || errors.Is(err, payload.ErrUnread))
 	if lost {
 		t.forgetTree(e)
 	}

@@ -142,6 +142,10 @@ func (t *Tier) keep(m *mount, while time.Duration) {
 		if t.drained(m) {
 			return
 		}
+		if t.strange(m) {
+			t.stop(m)
+			return
+		}
 		if time.Since(synced) >= t.cfg.SyncEvery {
 			synced = time.Now()
 			t.saveUses(m)
@@ -224,6 +228,13 @@ func (t *Tier) drained(m *mount) bool {
 		t.stop(m)
 	}
 	return done
+}
+
+// strange reports whether the key has to be judged again.
+func (t *core) strange(m *mount) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return m.strange
 }
 
 // detach closes a mount so that the directory can be opened again. It waits for reads in

@@ -4,12 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -18,6 +25,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/offline"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -237,5 +245,250 @@ func TestKeyFile(t *testing.T) {
 	}
 	if v := volume.Version; v != 2 {
 		t.Errorf("version %d", v)
+	}
+}
+
+// withoutBinding makes FORMAT what releases before the line "key" wrote.
+func (s *shelf) withoutBinding(cfg Config, mem vfs.FS) {
+	s.Helper()
+	path := mem.PathJoin(cfg.Dir, "FORMAT")
+	old, _, ok := bytes.Cut(getFile(s.TB, mem, path), []byte("key "))
+	if !ok {
+		s.Fatal("FORMAT has no binding")
+	}
+	setFile(s.TB, mem, path, old)
+}
+
+// strangeKey returns the KEY of another store, whose first sealed generation is from.
+func (s *shelf) strangeKey(from int) []byte {
+	s.Helper()
+	mem := vfs.NewMem()
+	cfg := onMem(s.config(), mem)
+	must(s, s.openOK(cfg).close())
+	text, _, _ := bytes.Cut(getFile(s.TB, mem, mem.PathJoin(cfg.Dir, "KEY")), []byte("sum "))
+	text = bytes.Replace(text, []byte("from 1\n"), fmt.Appendf(nil, "from %d\n", from), 1)
+	return fmt.Appendf(text, "sum %016x\n", xxh3.Hash(text))
+}
+
+// contents returns what the files below a directory have, but for the catalogue, which every
+// opening writes.
+func (s *shelf) contents(mem *vfs.MemFS, dir string) map[string]string {
+	s.Helper()
+	all := map[string]string{}
+	names, err := mem.List(dir)
+	must(s, err)
+	for _, name := range names {
+		path := mem.PathJoin(dir, name)
+		info, err := mem.Stat(path)
+		must(s, err)
+		switch {
+		case name == indexDir || name == "LOCK":
+		case info.IsDir():
+			maps.Copy(all, s.contents(mem, path))
+		default:
+			all[path] = string(getFile(s.TB, mem, path))
+		}
+	}
+	return all
+}
+
+// A KEY of another store costs nothing: check reports it, and neither repair nor a daemon
+// changes anything, until the own KEY is back. That holds also if FORMAT does not say yet
+// which KEY belongs to the store.
+func TestKeyOfAnotherStoreCostsNothing(t *testing.T) {
+	lose := func(name string) func(*shelf, *vfs.MemFS, Config) {
+		return func(s *shelf, mem *vfs.MemFS, cfg Config) {
+			s.withoutBinding(cfg, mem)
+			must(s, mem.RemoveAll(mem.PathJoin(cfg.Dir, name)))
+		}
+	}
+	for name, test := range map[string]struct {
+		from  int
+		spoil func(s *shelf, mem *vfs.MemFS, cfg Config)
+		check string // the problem that check reports
+	}{
+		"bound":          {1, func(*shelf, *vfs.MemFS, Config) {}, volume.ErrKey.Error()},
+		"bound, younger": {1 << 40, func(*shelf, *vfs.MemFS, Config) {}, volume.ErrKey.Error()},
+		"old":            {1, func(s *shelf, mem *vfs.MemFS, cfg Config) { s.withoutBinding(cfg, mem) }, volume.ErrKey.Error()},
+		"old, younger":   {1 << 40, func(s *shelf, mem *vfs.MemFS, cfg Config) { s.withoutBinding(cfg, mem) }, volume.ErrKey.Error()},
+		"old, one wrong byte": {1, func(s *shelf, mem *vfs.MemFS, cfg Config) {
+			s.withoutBinding(cfg, mem)
+			at := s.whereIs(cfg, segments(1, 1)[0])
+			must(s, slabtest.NewFaults(cfg.Slabs, 1).Flip(fmt.Sprintf("%06d.slab", at.Slab), at.Off+extent.BlockBytes+10, 1))
+		}, volume.ErrKey.Error()},
+		"old, no catalogue": {1, lose(indexDir), "lost"},
+		"old, no FORMAT":    {1, lose("FORMAT"), "FORMAT is lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiertest.Leaks(t)
+			s := newShelf(t)
+			mem := vfs.NewMem()
+			cfg := onMem(s.config(), mem)
+			things := append(segments(1, 6), chain(50, 3, tenantB)...)
+			s.filled(cfg, things)
+			test.spoil(s, mem, cfg)
+			path := mem.PathJoin(cfg.Dir, "KEY")
+			own := getFile(t, mem, path)
+			setFile(t, mem, path, s.strangeKey(test.from))
+			before := s.contents(mem, cfg.Dir)
+			for _, deep := range []bool{false, true} {
+				if r := s.mustCheck(cfg, deep); len(r.Problems) != 1 || !strings.Contains(r.Problems[0].What, test.check) {
+					t.Errorf("check, deep %v: %v", deep, r.Problems)
+				}
+			}
+			for _, all := range []bool{false, true} {
+				if _, err := offline.RepairPlace(t.Context(), place(cfg), offline.CheckOptions{All: all}); !errors.Is(err, volume.ErrKey) {
+					t.Errorf("repair, all %v: %v", all, err)
+				}
+			}
+			for range 2 {
+				lower := s.open(cfg)
+				if h := lower.Health(); h.State != StateUnreadable {
+					t.Errorf("state %v: %s", h.State, h.Cause)
+				}
+				_ = lower.close()
+			}
+			if after := s.contents(mem, cfg.Dir); !maps.Equal(after, before) {
+				t.Error("the directory was changed")
+			}
+			setFile(t, mem, path, own)
+			s.mustRepair(cfg)
+			lower := s.openOK(cfg)
+			for i, w := range things {
+				if i == 0 && name == "old, one wrong byte" {
+					continue
+				}
+				s.mustRead(lower.Tier, w)
+			}
+		})
+	}
+}
+
+// FORMAT and KEY of another store do not make repair give up what is in the slabs.
+func TestRepairRefusesTheFormatOfAnotherStore(t *testing.T) {
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	cfg, other := onMem(s.config(), mem), s.config()
+	other.Dir = "other"
+	other = onMem(other, mem)
+	things := segments(1, 6)
+	s.filled(cfg, things)
+	must(t, s.openOK(other).close())
+	own := map[string][]byte{}
+	for _, name := range []string{"FORMAT", "KEY"} {
+		own[name] = getFile(t, mem, mem.PathJoin(cfg.Dir, name))
+		setFile(t, mem, mem.PathJoin(cfg.Dir, name), getFile(t, mem, mem.PathJoin(other.Dir, name)))
+	}
+	before := s.contents(mem, cfg.Dir)
+	if r := s.mustCheck(cfg, false); r.Clean() {
+		t.Error("check finds nothing")
+	}
+	if _, err := offline.RepairPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, volume.ErrFormat) {
+		t.Errorf("repair: %v", err)
+	}
+	if after := s.contents(mem, cfg.Dir); !maps.Equal(after, before) {
+		t.Error("the directory was changed")
+	}
+	for name, content := range own {
+		setFile(t, mem, mem.PathJoin(cfg.Dir, name), content)
+	}
+	lower := s.openOK(cfg)
+	for _, w := range things {
+		s.mustRead(lower.Tier, w)
+	}
+}
+
+// A profile that no file has hides whose KEY it is. Its entries stay nevertheless: once an
+// engine registers it, the first read shows that the KEY is wrong.
+func TestKeyIsJudgedOnceAProfileIsKnown(t *testing.T) {
+	tiertest.Leaks(t)
+	s := newShelf(t)
+	mem := vfs.NewMem()
+	cfg := onMem(s.config(), mem)
+	cfg.RetryMin, cfg.RetryMax = time.Millisecond, time.Millisecond
+	things := segments(1, 6)
+	s.filled(cfg, things)
+	s.withoutBinding(cfg, mem)
+	must(t, mem.Remove(profilePath(mem, cfg, things[0].profile)))
+	path := mem.PathJoin(cfg.Dir, "KEY")
+	own := getFile(t, mem, path)
+	setFile(t, mem, path, s.strangeKey(1))
+	var registered atomic.Pointer[profile.Profile]
+	cfg.Profile = func(profile.Fingerprint) *profile.Profile { return registered.Load() }
+	lower := s.openOK(cfg)
+	if h := lower.Health(); h.Dormant != len(things) {
+		t.Errorf("%d dormant", h.Dormant)
+	}
+	registered.Store(things[0].profile)
+	if !tiertest.Wait(time.Minute, func() bool { return found(lower.Tier, things) > 0 }) {
+		t.Fatal("the entries stay dormant")
+	}
+	for _, w := range things {
+		if err := s.read(lower.Tier, w); err == nil {
+			t.Error("read with a wrong key")
+		}
+	}
+	if !tiertest.Wait(time.Minute, func() bool { return lower.Health().State == StateUnreadable }) {
+		t.Errorf("%+v", lower.Health())
+	}
+	if err := lower.close(); err != nil {
+		t.Error(err)
+	}
+	setFile(t, mem, path, own)
+	again := s.openOK(cfg)
+	for _, w := range things {
+		s.mustRead(again.Tier, w)
+	}
+}
+
+// Without the line "key", or with one that is damaged, a good directory opens as ever, and
+// the line is written once an entry shows that the KEY is the own one. A disk that does not
+// take it costs nothing.
+func TestFormatIsBoundAtOpening(t *testing.T) {
+	for name, spoil := range map[string]func(good []byte) []byte{
+		"none":     func(good []byte) []byte { return good[:bytes.Index(good, []byte("key "))] },
+		"torn":     func(good []byte) []byte { return good[:len(good)-30] },
+		"torn sum": func(good []byte) []byte { return good[:len(good)-1] },
+		"zeros":    func(good []byte) []byte { return append(good[:len(good)-40:len(good)-40], make([]byte, 40)...) },
+		"flipped": func(good []byte) []byte {
+			bad := bytes.Clone(good)
+			bad[bytes.Index(good, []byte("key "))+10] ^= 1
+			return bad
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiertest.Leaks(t)
+			s := newShelf(t)
+			mem := vfs.NewMem()
+			cfg := onMem(s.config(), mem)
+			things := segments(1, 6)
+			s.filled(cfg, things)
+			path := mem.PathJoin(cfg.Dir, "FORMAT")
+			good := getFile(t, mem, path)
+			setFile(t, mem, path, spoil(good))
+			if r := s.mustCheck(cfg, true); !r.Clean() {
+				t.Errorf("check: %v", r.Problems)
+			}
+			if r := s.mustRepair(cfg); !r.Clean() {
+				t.Errorf("repair: %v", r.Problems)
+			}
+			full := cfg
+			full.Index = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if op.Path == path+".new" && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+					return &vfsError{op.Path, unix.ENOSPC}
+				}
+				return nil
+			}))
+			for _, c := range []Config{full, cfg} {
+				lower := s.openOK(c)
+				for _, w := range things {
+					s.mustRead(lower.Tier, w)
+				}
+				must(t, lower.close())
+			}
+			if got := getFile(t, mem, path); !bytes.Equal(got, good) {
+				t.Errorf("FORMAT is %q, it was %q", got, good)
+			}
+		})
 	}
 }

@@ -37,15 +37,15 @@ repair  changes the directory so that check finds no problems, and removes as fe
         come back. With --all they come back even if the catalogue is sound: use it for a
         catalogue of an earlier release that silently dropped rows from a damaged log.
         Objects that the disk cannot read are kept; a daemon drops those that it cannot
-        read either.
+        read either. A directory with the KEY of another store is not changed.
 dump    lists every row of the catalogue.
 
 DIR is the directory that spliced was given with -disk. All three commands lock it, so
 they refuse to run while a daemon uses it.
 
 Exit status: 0 no problems, or all repaired; 1 problems found, or not all repaired;
-2 wrong usage; 3 the directory was not checked, or not completely: it is in use, missing,
-of another version, or its file system has errors.`,
+2 wrong usage; 3 the directory was not checked or repaired, or not completely: it is in
+use, missing, of another version, has another's KEY, or its file system has errors.`,
 		Examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
 		Words:    []string{"check", "repair", "dump"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
@@ -103,6 +103,8 @@ func notLookedAt(err error) error {
 		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
 	case errors.Is(err, volume.ErrNotTier):
 		remedy = "DIR is the -disk directory of spliced."
+	case errors.Is(err, volume.ErrKey), errors.Is(err, volume.ErrFormat):
+		return cli.StatusError{Status: cli.ExitRefused, Err: fmt.Errorf("%w. Nothing was changed.", err)}
 	case errors.Is(err, context.Canceled):
 		return err
 	}
@@ -167,6 +169,10 @@ func printRepair(w io.Writer, found, now *offline.Report) error {
 }
 
 func printDiskReport(w io.Writer, r *offline.Report) error {
+	if r.Store == "" { // nothing could be examined
+		printProblems(w, r)
+		return nil
+	}
 	t := show.NewTable(w)
 	t.Row("store", r.Store+fmt.Sprintf(" (version %d)", r.Version))
 	t.Row("slab files", fmt.Sprintf("%d of %s, in granules of %s", r.Slabs, show.Bytes(r.SlabBytes), show.Bytes(r.GranuleBytes)))

@@ -227,6 +227,25 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 	}
 }
 
+func TestDiskWithTheKeyOfAnotherStoreIsNotChanged(t *testing.T) {
+	dir, keys := filledDir(t)
+	other, _ := filledDir(t)
+	path := filepath.Join(dir, "KEY")
+	own := mustRead(t, path)
+	must(t, os.WriteFile(path, []byte(mustRead(t, filepath.Join(other, "KEY"))), 0o600))
+	if code, out, errs := ctl(t, "disk", "check", dir); code != cli.ExitFailed || !strings.HasPrefix(out, "! KEY does not belong to this store: put back its own KEY\n") {
+		t.Errorf("check: exit %d, %q, %q", code, out, errs)
+	}
+	if code, out, errs := ctl(t, "disk", "repair", dir); code != cli.ExitRefused || out != "" ||
+		!strings.Contains(errs, "KEY does not belong to this store: put back its own KEY. Nothing was changed.\n") {
+		t.Errorf("repair: exit %d, %q, %q", code, out, errs)
+	}
+	must(t, os.WriteFile(path, []byte(own), 0o600))
+	if r := diskJSON[offline.Report](t, cli.ExitOK, "check", "-deep", dir); !r.Clean() || r.Segments != len(keys) {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	_, stop := onDisk(t, dir)

@@ -6,10 +6,15 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 
+	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
+
+// ErrSeal reports an extent that was not sealed with the key of this store.
+var ErrSeal = fmt.Errorf("it has not the seal of this store: %w", tier.ErrCorrupt)
 
 // Key seals the extents of one store. Without the key it is impossible to create or modify
 // an extent so that its seal verifies. Digests alone do not prevent that: xxh3 has no key,
@@ -51,6 +56,14 @@ func (k *Key) derive(use string) (secret [32]byte) {
 	m.Write([]byte(use))
 	m.Sum(secret[:0])
 	return secret
+}
+
+// Binding returns a value that says to which store a key belongs. It does not reveal the key.
+func (k *Key) Binding(id slab.StoreID) string {
+	secret := k.derive("store")
+	m := hmac.New(sha256.New, secret[:])
+	m.Write(id[:])
+	return hex.EncodeToString(m.Sum(nil)[:16])
 }
 
 func (k *Key) polynomial(use string) cipher.AEAD {
@@ -162,17 +175,15 @@ func (h *Header) Sign(k *Key, manifest, tags []byte) {
 func (k *Key) Seals(generation uint64) bool { return k != nil && generation >= k.from }
 
 // Proven checks that the seal of a parsed header matches the stored manifest and the tags
-// of all chunks. It returns nil if extents of this generation have no seal.
+// of all chunks; otherwise the error is ErrSeal. It returns nil if extents of this generation
+// have no seal.
 func (h *Header) Proven(k *Key, manifest, tags []byte) error {
 	if !k.Seals(h.Generation) {
 		return nil
 	}
-	if !h.Sealed {
-		return fmt.Errorf("%v of generation %d has no seal: %w", h.Name, h.Generation, tier.ErrCorrupt)
-	}
 	want := k.seal(h.unsealed(), manifest, tags)
-	if !hmac.Equal(want[:], h.Seal[:]) {
-		return fmt.Errorf("%v of generation %d has not the seal of this store: %w", h.Name, h.Generation, tier.ErrCorrupt)
+	if !h.Sealed || !hmac.Equal(want[:], h.Seal[:]) {
+		return fmt.Errorf("%v of generation %d: %w", h.Name, h.Generation, ErrSeal)
 	}
 	return nil
 }

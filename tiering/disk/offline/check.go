@@ -51,21 +51,27 @@ type directory struct {
 	*volume.Volume
 	profiles map[profile.Fingerprint]*profile.Profile
 	report   *Report
+	// own reports that KEY belongs to the store: FORMAT or an extent says so. strange reports
+	// that an intact extent has the seal of another key.
+	own, strange bool
+	// Numbers of slabs whose headers have to be written, and of those too short to hold
+	// anything.
+	headless, short []uint32
 	// Numbers of slabs with a header of zeros, which an interrupted creation leaves.
 	unfinished []uint32
 }
 
 // The function open locks a directory and opens everything that does not depend on the
-// catalogue. The errors volume.ErrNotTier, ErrLocked and ErrVersion mean that the directory
-// was not opened.
-func open(p Place) (*directory, error) {
+// catalogue. The errors volume.ErrNotTier, ErrLocked, ErrVersion and ErrKey mean that the
+// directory was not opened. With mend, a damaged FORMAT is no error if its content is known.
+func open(p Place, mend bool) (*directory, error) {
 	v, err := volume.OpenExisting(volume.Options{
-		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
+		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Mend: mend, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	d := &directory{Volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}}
+	d := &directory{Volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}, own: v.Bound()}
 	d.report = &Report{Version: v.Format.Version, Store: v.Format.ID.String(), GranuleBytes: v.Format.Granule}
 	return d, nil
 }
@@ -139,8 +145,8 @@ func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) 
 
 // CheckPlace is Check for any Place.
 func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
-	o, err := open(p)
-	if errors.Is(err, tier.ErrCorrupt) { // FORMAT or KEY is unusable, so nothing else can be examined
+	o, err := open(p, false)
+	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, volume.ErrKey) { // FORMAT or KEY is unusable, so nothing else can be examined
 		r := &Report{}
 		r.problem(Problem{What: err.Error()})
 		return r, nil
@@ -160,7 +166,13 @@ func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err
 	if err != nil {
 		return nil, err
 	}
-	_, err = o.checkRows(ctx, rows, opts)
+	if err = o.judgeKey(ctx, rows, payload.JudgeMost); errors.Is(err, volume.ErrKey) {
+		o.report.problem(Problem{What: err.Error()})
+		return o.done(), nil
+	}
+	if err == nil {
+		_, err = o.checkRows(ctx, rows, opts)
+	}
 	if err == nil && opts.Deep {
 		err = o.countRowless(ctx, rows, opts)
 	}
@@ -177,6 +189,20 @@ func (o *directory) countRowless(ctx context.Context, rows []catalog.Row, opts C
 		o.report.Rowless++
 		o.report.RowlessBytes += slab.RunBytes(f.Runs)
 	}
+	return err
+}
+
+// judgeKey finds out whether KEY belongs to the store, from at most the given number of
+// extents with rows. The error is volume.ErrKey if it does not.
+func (o *directory) judgeKey(ctx context.Context, rows []catalog.Row, most int) error {
+	if o.own || o.Key == nil {
+		return nil
+	}
+	verdict, err := payload.Judge(ctx, o, rows, o.Key, most, func(fp profile.Fingerprint) *profile.Profile { return o.profiles[fp] })
+	if err == nil && verdict == payload.Strange {
+		err = volume.ErrKey
+	}
+	o.own = verdict == payload.Own
 	return err
 }
 

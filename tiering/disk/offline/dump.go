@@ -58,7 +58,7 @@ func Dump(ctx context.Context, dir string, fn func(DumpRow) error) error {
 
 // DumpPlace is Dump for any Place.
 func DumpPlace(ctx context.Context, p Place, fn func(DumpRow) error) (err error) {
-	o, err := open(p)
+	o, err := open(p, false)
 	if err != nil {
 		return err
 	}

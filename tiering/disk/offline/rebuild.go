@@ -12,16 +12,27 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 // rebuild creates a new catalogue from the extents in the slabs.
 func (o *directory) rebuild(ctx context.Context, opts CheckOptions) error {
+	anothers := func(r slab.Refusal) bool { return errors.Is(r.Err, slab.ErrStore) }
+	if len(o.Slabs()) == 0 && slices.ContainsFunc(o.Refused(), anothers) {
+		return volume.ErrFormat // a new catalogue would have nothing
+	}
 	list, err := o.scan(ctx, opts)
 	if err != nil {
 		return err
 	}
+	if !o.own && o.strange {
+		return volume.ErrKey
+	}
 	kept := o.choose(list, nil)
+	if err := o.mend(); err != nil {
+		return err
+	}
 	o.report.Rebuilt = true
 	o.report.Forgotten = len(list) - len(kept)
 	if err := o.BeginCatalog(); err != nil {
@@ -159,7 +170,14 @@ func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	if !tier.CheckpointKind(f.Kind).Known(p) {
 		return fmt.Errorf("extent %v of an unknown kind", f.Name)
 	}
-	if err := f.Verify(ctx, o, p, o.Key, runtime.GOMAXPROCS(0)); err != nil {
+	err := f.Verify(ctx, o, p, o.Key, runtime.GOMAXPROCS(0))
+	switch f.Says(o.Key, err) {
+	case payload.Own:
+		o.own = true
+	case payload.Strange:
+		o.strange = true
+	}
+	if err != nil {
 		return fmt.Errorf("extent %v: %w", f.Name, err)
 	}
 	return nil

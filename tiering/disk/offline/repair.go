@@ -1,18 +1,14 @@
 package offline
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/rs/zerolog"
-
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
-	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -29,36 +25,29 @@ import (
 // also reported and kept, but a new catalogue does not include extents of such a profile.
 // An error means that the state of the catalogue or of a slab could not be determined, and
 // that it is unchanged. Like Check, Repair locks the directory. The report lists the
-// problems found before the repair.
+// problems found before the repair. If KEY is that of another store, nothing is changed, and
+// the error is volume.ErrKey.
 func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return RepairPlace(ctx, Place{Dir: dir}, opts)
 }
 
 // RepairPlace is Repair for any Place.
 func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
-	damage, err := volume.MendFormat(volume.Options{Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Log: zerolog.Nop()})
-	var o *directory
-	if err == nil {
-		o, err = open(p)
-	}
+	o, err := open(p, true)
 	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, slab.ErrHeader) {
 		lost := &Report{}
-		lost.problem(Problem{What: cmp.Or(damage, err).Error()})
-		if damage != nil {
-			lost.problem(Problem{What: err.Error()})
-		}
+		lost.problem(Problem{What: err.Error()})
 		return lost, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	if damage != nil {
-		o.report.problem(Problem{What: damage.Error()})
-		o.report.Format = true
+	if o.Damage != nil {
+		o.report.problem(Problem{What: o.Damage.Error()})
 	}
 	opts.Deep = true
-	if err := o.mend(); err != nil {
+	if err := o.adopt(); err != nil {
 		return nil, err
 	}
 	if err := o.take(); err != nil {
@@ -73,6 +62,9 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 
 func (o *directory) repair(ctx context.Context, opts CheckOptions) error {
 	rows, err := o.rows()
+	if err == nil {
+		err = o.judgeKey(ctx, rows, len(rows))
+	}
 	if err == nil {
 		rows, err = o.dropBad(ctx, rows, opts)
 	}
@@ -96,32 +88,56 @@ func (o *directory) uncount() {
 	r.Segments, r.SegmentBytes, r.Checkpoints, r.CheckpointBytes = 0, 0, 0, 0
 }
 
-// mend rewrites damaged headers of slabs, so that their contents can be examined. This
-// includes headers of zeros: the slab may never have been finished, but the zeros may
-// also be damage. It removes files that are too short to hold an entry.
-func (o *directory) mend() error {
+// adopt takes slabs with damaged headers into use, so that their contents can be examined.
+// This includes headers of zeros: the slab may never have been finished, but the zeros may
+// also be damage. It changes no file.
+func (o *directory) adopt() error {
 	for _, r := range o.Refused() {
 		if !damagedSlab(r.Err) {
 			continue
 		}
-		zeros := errors.Is(r.Err, slab.ErrUnfinished)
-		if !zeros {
-			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
-		}
-		_, err := o.RestoreSlab(r.Number)
+		damaged, err := o.AdoptSlab(r.Number)
 		switch {
-		case err == nil && zeros:
-			o.unfinished = append(o.unfinished, r.Number)
-		case err == nil:
-			o.report.Restored++
 		case errors.Is(err, slab.ErrSize):
-			o.report.Removed++
-			err = o.RemoveSlab(r.Number)
+			o.short = append(o.short, r.Number)
+			continue // take reports it
+		case err != nil:
+			return fmt.Errorf("slabs: %w", err)
+		case damaged:
+			o.headless = append(o.headless, r.Number)
 		}
-		if err != nil {
+		if errors.Is(r.Err, slab.ErrUnfinished) {
+			o.unfinished = append(o.unfinished, r.Number)
+			continue
+		}
+		o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		o.report.Restored++
+	}
+	return nil
+}
+
+// mend writes a damaged FORMAT and the headers of adopted slabs, and removes files that are
+// too short to hold an entry. Nothing is changed before it is known that KEY is not another
+// store's.
+func (o *directory) mend() error {
+	if o.Damage != nil {
+		if err := o.WriteFormat(o.own); err != nil {
+			return err
+		}
+		o.report.Format = true
+	}
+	for _, n := range o.headless {
+		if err := o.WriteHeader(n); err != nil {
 			return fmt.Errorf("slabs: %w", err)
 		}
 	}
+	for _, n := range o.short {
+		if err := o.RemoveSlab(n); err != nil {
+			return fmt.Errorf("slabs: %w", err)
+		}
+		o.report.Removed++
+	}
+	o.Damage, o.headless, o.short = nil, nil, nil
 	return nil
 }
 
@@ -148,6 +164,9 @@ func (o *directory) removeUnfinished() error {
 // dropBad deletes the wrong rows and their descendants. It returns the remaining rows.
 func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOptions) (left []catalog.Row, err error) {
 	names, err := o.checkRows(ctx, rows, opts)
+	if err == nil {
+		err = o.mend()
+	}
 	if err != nil {
 		return nil, err
 	}

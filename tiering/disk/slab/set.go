@@ -241,31 +241,46 @@ func (s *Set) Remove(n uint32) error {
 	return errors.Join(err, s.fs.Sync())
 }
 
-// Restore adopts a refused slab whose header is damaged, missing or unreadable. It rewrites
-// the header, unless a second check finds it intact. A truncated file is adopted with its
-// remaining bytes, unless they are less than two granules; then the error is ErrSize. Slabs
-// of other stores, versions and granules stay refused.
+// Restore adopts a refused slab like Adopt, and rewrites its header if it is damaged.
 func (s *Set) Restore(n uint32) (SlabInfo, error) {
+	damaged, err := s.Adopt(n)
+	if err == nil && damaged {
+		err = s.WriteHeader(n)
+	}
+	if err != nil {
+		return SlabInfo{}, err
+	}
+	f, _ := s.file(n)
+	return info(n, f), nil
+}
+
+// Adopt uses a refused slab whose header is damaged, missing or unreadable, and changes
+// nothing in the file. The result damaged is false if a second check finds the header
+// intact. A truncated file is adopted with its remaining bytes, unless they are less than
+// two granules; then the error is ErrSize. Slabs of other stores, versions and granules
+// stay refused.
+func (s *Set) Adopt(n uint32) (damaged bool, err error) {
 	name := fileName(n)
 	f, err := s.open(n, name)
 	for _, mend := range [...]error{ErrHeader, ErrSize, ErrUnfinished, unix.EIO} {
 		if errors.Is(err, mend) {
-			f, err = s.rewrite(n, name)
+			damaged = true
+			f, err = s.openAnyway(name)
 			break
 		}
 	}
 	if err != nil {
-		return SlabInfo{}, err
+		return false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.slabs[n] = f
 	s.mu.refused = slices.DeleteFunc(s.mu.refused, func(r Refusal) bool { return r.Number == n })
-	return info(n, f), nil
+	return damaged, nil
 }
 
-// rewrite writes a new header to a slab file; all its fields are known from elsewhere.
-func (s *Set) rewrite(n uint32, name string) (File, error) {
+// openAnyway opens a slab file without looking at its header.
+func (s *Set) openAnyway(name string) (File, error) {
 	f, err := s.fs.Open(name)
 	if err != nil {
 		return nil, err
@@ -274,16 +289,23 @@ func (s *Set) rewrite(n uint32, name string) (File, error) {
 		err := fmt.Errorf("%s: %d bytes, less than two granules of %d: %w", name, f.Bytes(), s.opts.Granule, ErrSize)
 		return nil, errors.Join(err, f.Close())
 	}
+	return f, nil
+}
+
+// WriteHeader writes and syncs the header of a slab in use; all its fields are known from
+// elsewhere.
+func (s *Set) WriteHeader(n uint32) error {
+	f, ok := s.file(n)
+	if !ok {
+		return fmt.Errorf("header of slab %d: no such slab: %w", n, tier.ErrInvalid)
+	}
 	block := AlignedBuffer(BlockBytes)
 	h := header{number: n, store: s.opts.StoreID, bytes: f.Bytes(), granule: s.opts.Granule}
 	h.put(block)
-	if err = f.WriteAt([][]byte{block}, 0); err == nil {
-		err = f.Sync()
+	if err := f.WriteAt([][]byte{block}, 0); err != nil {
+		return err
 	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return f.Sync()
 }
 
 // Slabs lists the slabs in use, by number.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -38,6 +39,9 @@ var (
 	ErrVersion = fmt.Errorf("written by another version: %w", tier.ErrUnavailable)
 	ErrAbsent  = fmt.Errorf("mount or move back what belongs there, or begin anew by a restart with disk-create on: %w", fs.ErrNotExist)
 	ErrLocked  = fmt.Errorf("locked by another process: %w", tier.ErrUnavailable)
+	// ErrKey reports that KEY is that of another store, and ErrFormat that FORMAT is.
+	ErrKey     = errors.New("KEY does not belong to this store: put back its own KEY")
+	ErrFormat  = errors.New("FORMAT does not belong to this store: put back its own FORMAT and KEY")
 	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // only returned by OpenExisting
 )
 
@@ -47,6 +51,7 @@ type Format struct {
 	Version int // Version, or unkeyed in a directory opened by offline functions
 	ID      slab.StoreID
 	Granule int64
+	binding string // extent.Key.Binding of the store's key; "" = not known
 }
 
 // formatHead is the first line of a FORMAT file, for example:
@@ -55,10 +60,20 @@ type Format struct {
 //	version 2
 //	store 6f1f…
 //	granule 65536
+//	key 2c7c…
+//	sum 83d1f0a2c9b7e645
+//
+// The line "key" has the binding of the key to the store, and the line "sum" the xxh3 of the
+// lines above it. Releases before these lines write none and ignore them.
 const formatHead = "spliced disk tier\n"
 
 func (f *Format) text() []byte {
-	return fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.ID, f.Granule)
+	b := fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.ID, f.Granule)
+	if f.binding != "" {
+		b = fmt.Appendf(b, "key %s\n", f.binding)
+		b = fmt.Appendf(b, "sum %016x\n", xxh3.Hash(b))
+	}
+	return b
 }
 
 // readFormat reads a directory's format. fs.ErrNotExist means that the directory has no
@@ -85,6 +100,12 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 		return f, fmt.Errorf("%s is damaged, it has %.120q: %w", formatName, b, tier.ErrCorrupt)
 	}
 	f.ID = slab.StoreID(id)
+	if _, line, ok := strings.Cut(rest, "\nkey "); ok {
+		f.binding, _, _ = strings.Cut(line, "\n")
+		if string(f.text()) != string(b) { // damage must not make a good key look like another's
+			f.binding = ""
+		}
+	}
 	return f, nil
 }
 
@@ -107,36 +128,48 @@ func (v *Volume) openFormat(granule int64) (err error) {
 
 var errFormatLost = fmt.Errorf("%s is lost beside %s or %s", formatName, indexDir, slabDir)
 
-// MendFormat rewrites a damaged or lost FORMAT. The result damage says what was wrong with
-// FORMAT; nil means that nothing had to be mended. The content is known: a directory with a
-// key has this version, and the headers of its slabs have the store id and granule. If the
-// key or the slabs cannot be read either, MendFormat changes nothing and returns an error.
-func MendFormat(o Options) (damage, err error) {
-	v := newVolume(&o)
-	_, damage = readFormat(v.index, v.dir)
-	switch {
-	case errors.Is(damage, fs.ErrNotExist) && v.used():
-		damage = errFormatLost
-	case !errors.Is(damage, tier.ErrCorrupt):
-		return nil, nil
-	}
-	lock, err := lockDir(v.index, v.dir)
-	if err != nil {
-		return damage, err
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
+// knowFormat finds out what a damaged or lost FORMAT had: a directory with a key has this
+// version, and the headers of its slabs have the store id and granule.
+func (v *Volume) knowFormat() (err error) {
+	v.Format = Format{Version: Version}
 	if err := v.readKey(); err != nil {
-		return damage, err
+		return err
 	}
 	if v.slabs == nil {
 		if v.slabs, err = slab.OpenDir(v.path(slabDir)); err != nil {
-			return damage, err
+			return err
 		}
 	}
-	if v.Format.ID, v.Format.Granule, err = slab.Identify(v.slabs); err != nil {
-		return damage, fmt.Errorf("%s cannot be written anew: %w", formatName, err)
+	v.Format.ID, v.Format.Granule, err = slab.Identify(v.slabs)
+	return err
+}
+
+// Bound reports whether FORMAT says that the key belongs to the store.
+func (v *Volume) Bound() bool { return v.Format.binding != "" }
+
+// Bind writes to FORMAT that the key belongs to the store: an extent has shown it. If the
+// disk does not take it, FORMAT stays as it is, and the next opening tries again.
+func (v *Volume) Bind() error {
+	if err := v.WriteFormat(true); err != nil {
+		v.log.Warn().Str("tier", "disk").Str("dir", v.dir).Err(err).Msg("that KEY belongs to the store cannot be written to FORMAT")
 	}
-	return damage, replaceFile(v.index, v.dir, formatName, v.Format.text())
+	v.anchors.close() // FORMAT may be another file now
+	v.anchors = nil
+	return v.hold()
+}
+
+// WriteFormat replaces FORMAT. After a crash it has its old or its new content. With bind, it
+// says that the key belongs to the store.
+func (v *Volume) WriteFormat(bind bool) error {
+	f := v.Format
+	if bind {
+		f.binding = v.Key.Binding(f.ID)
+	}
+	if err := replaceFile(v.index, v.dir, formatName, f.text()); err != nil {
+		return err
+	}
+	v.Format = f
+	return nil
 }
 
 // lockDir locks a directory until the process ends or the result is closed. The lock is a

@@ -16,6 +16,9 @@ import (
 func FuzzFormat(f *testing.F) {
 	whole := Format{ID: slab.StoreID{1, 2, 3}, Granule: 64 << 10}
 	f.Add(whole.text())
+	bound := whole
+	bound.binding = "2c7c"
+	f.Add(bound.text())
 	f.Add(bytes.Replace(whole.text(), []byte("version 2"), []byte("version 1"), 1))
 	f.Add([]byte(formatHead))
 	f.Add([]byte{})
@@ -38,7 +41,7 @@ func FuzzFormat(f *testing.F) {
 			t.Fatal(err)
 		}
 		again, err := readFormat(mem, "/")
-		if err != nil || again.ID != got.ID || again.Granule != got.Granule {
+		if err != nil || again.ID != got.ID || again.binding != got.binding || again.Granule != got.Granule {
 			t.Fatalf("%+v was read, %+v written again: %v", got, again, err)
 		}
 	})

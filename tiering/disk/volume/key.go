@@ -49,6 +49,7 @@ func parseKey(b []byte) (*extent.Key, error) {
 
 // readKey reads the key of a directory that must have one. Without the key, stored
 // entries cannot be distinguished from forged ones, so a missing key is tier.ErrCorrupt.
+// ErrKey means that FORMAT knows the store's key, and that it is another one.
 func (v *Volume) readKey() error {
 	b, err := readFile(v.index, v.path(keyName), 4096)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,8 +58,13 @@ func (v *Volume) readKey() error {
 	if err != nil {
 		return err
 	}
-	v.Key, err = parseKey(b)
-	return err
+	if v.Key, err = parseKey(b); err != nil {
+		return err
+	}
+	if v.Bound() && v.Format.binding != v.Key.Binding(v.Format.ID) {
+		return ErrKey
+	}
+	return nil
 }
 
 // makeKey creates the key, and then writes FORMAT with this version. The parameter from is
@@ -78,11 +84,8 @@ func (v *Volume) makeKey(from uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(v.index, v.dir, formatName, v.Format.text()); err != nil {
-		return err
-	}
 	v.Key, v.Format.Version = key, Version
-	return nil
+	return v.WriteFormat(true)
 }
 
 // sealFromNow upgrades a directory of version 1: it creates the key that seals all

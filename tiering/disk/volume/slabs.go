@@ -47,6 +47,13 @@ func (v *Volume) Grow() (slab.SlabInfo, error) { return v.set.Grow() }
 // RestoreSlab adopts a refused slab whose header is damaged.
 func (v *Volume) RestoreSlab(n uint32) (slab.SlabInfo, error) { return v.set.Restore(n) }
 
+// AdoptSlab is RestoreSlab without a change of the file. The result damaged reports whether
+// WriteHeader has to follow.
+func (v *Volume) AdoptSlab(n uint32) (damaged bool, err error) { return v.set.Adopt(n) }
+
+// WriteHeader writes the header of a slab in use.
+func (v *Volume) WriteHeader(n uint32) error { return v.set.WriteHeader(n) }
+
 // RemoveSlab deletes a slab file.
 func (v *Volume) RemoveSlab(n uint32) error { return v.set.Remove(n) }
 

@@ -33,6 +33,9 @@ type Options struct {
 	// the store id that the directory must have; zero = any.
 	Existing bool
 	Store    slab.StoreID
+	// Mend makes OpenExisting open a directory whose FORMAT is damaged or lost, if KEY and the
+	// slabs say what it had. It does not write FORMAT.
+	Mend bool
 
 	GranuleBytes int64 // granule of a new directory
 	SlabBytes    int64 // size of new slabs
@@ -46,6 +49,7 @@ type Volume struct {
 	// These fields are fixed once the directory is open. Only offline functions replace
 	// Space and Catalog.
 	Format  Format
+	Damage  error       // what is wrong with FORMAT; only with Options.Mend
 	Key     *extent.Key // nil only in offline functions, for a directory of version 1
 	Space   *slab.Space
 	Catalog *catalog.Catalog
@@ -114,17 +118,11 @@ func Open(o Options) (v *Volume, err error) {
 }
 
 // OpenExisting locks the directory of a tier and opens all of it except the catalogue, for
-// offline functions. The errors ErrNotTier, ErrLocked and ErrVersion mean that the
-// directory was not opened.
+// offline functions. It changes nothing. The errors ErrNotTier, ErrLocked, ErrVersion and
+// ErrKey mean that the directory was not opened.
 func OpenExisting(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
-	if _, err := readFormat(v.index, v.dir); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%s has no file %s: %w", o.Dir, formatName, ErrNotTier)
-			if v.used() {
-				err = fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
-			}
-		}
+	if err := v.readExisting(&o); err != nil { // before there is a lock file
 		return nil, err
 	}
 	if v.lock, err = lockDir(v.index, v.dir); err != nil {
@@ -136,15 +134,36 @@ func OpenExisting(o Options) (v *Volume, err error) {
 			v = nil
 		}
 	}()
-	if v.Format, err = readFormat(v.index, v.dir); err != nil {
+	if err := v.readExisting(&o); err != nil {
 		return v, err
 	}
-	if v.Format.Version == Version {
+	switch {
+	case v.Damage != nil:
+		if err := v.knowFormat(); err != nil {
+			return v, fmt.Errorf("%v; it cannot be written anew: %w", v.Damage, err)
+		}
+	case v.Format.Version == Version:
 		if err := v.readKey(); err != nil {
 			return v, err
 		}
 	}
 	return v, v.openSlabs(0, o.Width)
+}
+
+// readExisting reads the format of a directory that must be that of a tier.
+func (v *Volume) readExisting(o *Options) (err error) {
+	v.Format, err = readFormat(v.index, v.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s has no file %s: %w", o.Dir, formatName, ErrNotTier)
+		if v.used() {
+			err = fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
+		}
+	}
+	if v.Damage = nil; o.Mend && errors.Is(err, tier.ErrCorrupt) {
+		v.Damage = err
+		return nil
+	}
+	return err
 }
 
 func newVolume(o *Options) *Volume {
