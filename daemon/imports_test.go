@@ -61,7 +61,7 @@ var mayImport = map[string]string{
 	"tiering/disk/extent":       "policy/coding policy/profile tiering/tier tiering/disk/slab",
 	"tiering/disk/catalog":      "policy/profile tiering/tier tiering/disk/slab tiering/disk/extent",
 	"tiering/disk/payload":      "gpuipc/... policy/profile tiering/tier tiering/disk/slab tiering/disk/extent tiering/disk/catalog tiering/disk/codec",
-	"tiering/disk/volume":       "policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
+	"tiering/disk/volume":       "gpuipc policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/find tiering/held tiering/internal/lockhold tiering/disk/...",
 	"tiering/object":            "gpuipc policy/profile tiering/tier tiering/metric tiering/disk/catalog tiering/disk/extent tiering/disk/payload tiering/disk/slab",

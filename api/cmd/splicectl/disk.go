@@ -45,7 +45,8 @@ they refuse to run while a daemon uses it.
 
 Exit status: 0 no problems, or all repaired; 1 problems found, or not all repaired;
 2 wrong usage; 3 the directory was not checked or repaired, or not completely: it is in
-use, missing, of another version, has another's KEY, or its file system has errors.`,
+use, missing, of another version or user, has another's KEY, or its file system has
+errors.`,
 		Examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
 		Words:    []string{"check", "repair", "dump"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
@@ -64,6 +65,9 @@ func (f *diskFlags) run(ctx context.Context, c *cli.Call) error {
 		return cli.Usagef("check, repair or dump, and a directory, not %q", c.Args)
 	}
 	verb, dir := c.Args[0], c.Args[1]
+	if dir == "" {
+		return cli.Usagef("%s: the directory has no name", verb)
+	}
 	if f.deep && verb != "check" {
 		return cli.Usagef("--deep goes with check; repair is always deep")
 	}
@@ -103,7 +107,7 @@ func notLookedAt(err error) error {
 		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
 	case errors.Is(err, volume.ErrNotTier):
 		remedy = "DIR is the -disk directory of spliced."
-	case errors.Is(err, volume.ErrKey), errors.Is(err, volume.ErrFormat):
+	case errors.Is(err, volume.ErrKey), errors.Is(err, volume.ErrFormat), errors.Is(err, volume.ErrForeign):
 		return cli.StatusError{Status: cli.ExitRefused, Err: fmt.Errorf("%w. Nothing was changed.", err)}
 	case errors.Is(err, context.Canceled):
 		return err

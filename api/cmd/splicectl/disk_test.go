@@ -220,8 +220,11 @@ func TestDiskRepairSaysWhatItDid(t *testing.T) {
 	// A catalogue that cannot be opened is not one that is damaged.
 	index := filepath.Join(dir, "index")
 	must(t, errors.Join(os.Rename(index, index+".away"), os.WriteFile(index, nil, 0o600)))
-	for _, verb := range []string{"check", "repair", "dump"} {
-		if code, out, errs := ctl(t, "disk", verb, dir); code != cli.ExitRefused || out != "" || !strings.Contains(errs, "not a directory") {
+	if code, out, errs := ctl(t, "disk", "check", dir); code != cli.ExitFailed || !strings.Contains(out, "index is a file, not a directory") {
+		t.Errorf("check: exit %d, %q, %q", code, out, errs)
+	}
+	for _, verb := range []string{"repair", "dump"} {
+		if code, out, errs := ctl(t, "disk", verb, dir); code != cli.ExitRefused || out != "" || !strings.Contains(errs, "index is a file, not a directory. Nothing was changed.") {
 			t.Errorf("%s: exit %d, %q, %q", verb, code, out, errs)
 		}
 	}
@@ -258,10 +261,18 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 	stop()
 	format := filepath.Join(dir, "FORMAT")
 	must(t, os.WriteFile(format, regexp.MustCompile(`version \d+`).ReplaceAll([]byte(mustRead(t, format)), []byte("version 77")), 0o600))
-	for at, want := range map[string]string{dir: "77", t.TempDir(): "is the -disk directory", filepath.Join(dir, "absent"): ""} {
+	for at, want := range map[string]string{dir: "77", t.TempDir(): "is the -disk directory", filepath.Join(dir, "absent"): "absent does not exist\n"} {
 		code, out, errs := ctl(t, "disk", "check", at)
 		if code != cli.ExitRefused || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit %d, %q, %q", at, code, out, errs)
+		}
+	}
+}
+
+func TestDiskOfADirectoryWithoutANameIsWrongUsage(t *testing.T) {
+	for _, verb := range []string{"check", "repair", "dump"} {
+		if code, out, errs := ctl(t, "disk", verb, ""); code != cli.ExitUsage || out != "" || !strings.Contains(errs, "the directory has no name") {
+			t.Errorf("%s: exit %d, %q, %q", verb, code, out, errs)
 		}
 	}
 }

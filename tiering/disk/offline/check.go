@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 
@@ -51,6 +52,7 @@ type directory struct {
 	*volume.Volume
 	profiles map[profile.Fingerprint]*profile.Profile
 	report   *Report
+	slabs    map[uint32]bool // numbers of the slabs in use
 	// own reports that KEY belongs to the store: FORMAT or an extent says so. strange reports
 	// that an intact extent has the seal of another key.
 	own, strange bool
@@ -62,8 +64,8 @@ type directory struct {
 }
 
 // The function open locks a directory and opens everything that does not depend on the
-// catalogue. The errors volume.ErrNotTier, ErrLocked, ErrVersion and ErrKey mean that the
-// directory was not opened. With mend, a damaged FORMAT is no error if its content is known.
+// catalogue. The errors volume.ErrNotTier, ErrForeign, ErrLocked, ErrVersion and ErrKey mean
+// that the directory was not opened. With mend, a damaged FORMAT is no error if its content is known.
 func open(p Place, mend bool) (*directory, error) {
 	v, err := volume.OpenExisting(volume.Options{
 		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Mend: mend, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
@@ -71,7 +73,7 @@ func open(p Place, mend bool) (*directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &directory{Volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}, own: v.Bound()}
+	d := &directory{Volume: v, profiles: map[profile.Fingerprint]*profile.Profile{}, slabs: map[uint32]bool{}, own: v.Bound()}
 	d.report = &Report{Version: v.Format.Version, Store: v.Format.ID.String(), GranuleBytes: v.Format.Granule}
 	return d, nil
 }
@@ -82,13 +84,14 @@ func open(p Place, mend bool) (*directory, error) {
 func (o *directory) take() error {
 	for _, s := range o.Slabs() {
 		o.AddSlab(s)
+		o.slabs[s.Number] = true
 		o.report.Slabs++
 	}
 	for _, r := range o.Refused() {
 		switch {
 		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds entries, checkRows reports them as lost
 		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
-			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+			o.report.problem(Problem{Slab: r.Number, What: text(r.Err)})
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
 			return fmt.Errorf("slabs: %w: %w", r.Err, volume.ErrVersion)
 		default:
@@ -104,7 +107,7 @@ func (o *directory) take() error {
 		var errno unix.Errno
 		switch {
 		case errors.Is(u.Err, tier.ErrCorrupt):
-			o.report.problem(Problem{What: u.Err.Error()})
+			o.report.problem(Problem{What: text(u.Err)})
 		case errors.As(u.Err, &errno):
 			return u.Err
 		default: // the file is intact, but this version cannot parse it
@@ -146,9 +149,9 @@ func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) 
 // CheckPlace is Check for any Place.
 func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
 	o, err := open(p, false)
-	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, volume.ErrKey) { // FORMAT or KEY is unusable, so nothing else can be examined
-		r := &Report{}
-		r.problem(Problem{What: err.Error()})
+	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, volume.ErrKey) || errors.Is(err, volume.ErrForeign) {
+		r := &Report{} // nothing else can be examined
+		r.problem(Problem{What: text(err)})
 		return r, nil
 	}
 	if err != nil {
@@ -160,14 +163,14 @@ func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err
 	}
 	rows, err := o.rows()
 	if errors.Is(err, errBroken) {
-		o.report.problem(Problem{What: err.Error()})
+		o.report.problem(Problem{What: text(err)})
 		return o.done(), nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err = o.judgeKey(ctx, rows, payload.JudgeMost); errors.Is(err, volume.ErrKey) {
-		o.report.problem(Problem{What: err.Error()})
+		o.report.problem(Problem{What: text(err)})
 		return o.done(), nil
 	}
 	if err == nil {
@@ -177,7 +180,7 @@ func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err
 		err = o.countRowless(ctx, rows, opts)
 	}
 	if errors.Is(err, errBroken) {
-		o.report.problem(Problem{What: err.Error()})
+		o.report.problem(Problem{What: text(err)})
 		err = nil
 	}
 	return o.done(), err
@@ -245,6 +248,7 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 	}
 	slices.SortFunc(rows, func(a, b catalog.Row) int { return cmp.Compare(b.Generation, a.Generation) })
 	var unread []*catalog.Row
+	lost := map[uint32]int{} // number of entries in slabs that cannot be used
 	for i := range rows {
 		r := &rows[i]
 		err := o.checkRow(ctx, r, tenants, there, opts)
@@ -258,6 +262,9 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 			return bad, o.judge(err)
 		case err == nil:
 			o.report.count(r.Name, r.Runs)
+		case errors.Is(err, errNoSlab):
+			lost[o.noSlab(r)]++
+			bad = append(bad, r.Name)
 		default:
 			o.report.bad(r.Name, r.Runs, err)
 			if errors.Is(err, payload.ErrUnread) || errors.Is(err, errDormant) {
@@ -267,6 +274,9 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 			}
 		}
 		opts.progress(int64(i+1), int64(len(rows)))
+	}
+	for _, n := range slices.Sorted(maps.Keys(lost)) {
+		o.report.problem(Problem{Slab: n, What: fmt.Sprintf("%s (objects in it: %d)", o.whyNoSlab(n), lost[n])})
 	}
 	for _, r := range unread {
 		if err := o.Space.Take(r.Runs); err != nil {
@@ -283,12 +293,37 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 // daemon keeps such a row until an engine registers the profile.
 var errDormant = errors.New("it is kept until an engine registers that")
 
+// errNoSlab reports a row with space in a slab that cannot be used.
+var errNoSlab = errors.New("no slab")
+
+// noSlab returns the number of the first slab of a row that cannot be used; 0 = none.
+func (o *directory) noSlab(r *catalog.Row) uint32 {
+	for _, run := range r.Runs {
+		if !o.slabs[run.Slab] {
+			return run.Slab
+		}
+	}
+	return 0
+}
+
+// whyNoSlab returns why a slab cannot be used.
+func (o *directory) whyNoSlab(n uint32) string {
+	for _, r := range o.Refused() {
+		if r.Number == n {
+			return "the file cannot be used as it is"
+		}
+	}
+	return "the file is missing: put it back, or repair drops what was in it"
+}
+
 // errCatalog marks errors of the catalogue, as opposed to problems of one row.
 var errCatalog = errors.New("catalogue")
 
 func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {
 	p := o.profiles[r.Fingerprint]
 	switch {
+	case o.noSlab(r) != 0:
+		return errNoSlab
 	case tenants[r.Tenant] == "":
 		return fmt.Errorf("its tenant %d has no name", r.Tenant)
 	case r.Parent != (extent.Name{}) && !there[r.Parent]:

@@ -60,7 +60,7 @@ func highest(list []*payload.Extent, rows []catalog.Row) (last uint64) {
 // extent may have been forgotten and partly overwritten.
 func (o *directory) scan(ctx context.Context, opts CheckOptions) (list []*payload.Extent, err error) {
 	bad := func(at slab.Run, err error) {
-		o.report.problem(Problem{Slab: at.Slab, Off: at.Off, What: err.Error()})
+		o.report.problem(Problem{Slab: at.Slab, Off: at.Off, What: text(err)})
 	}
 	err = o.eachHeader(ctx, opts, bad, func(at slab.Run) {
 		f, err := payload.ReadExtent(o, []slab.Run{at})

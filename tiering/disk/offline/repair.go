@@ -36,7 +36,7 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 	o, err := open(p, true)
 	if errors.Is(err, tier.ErrCorrupt) || errors.Is(err, slab.ErrHeader) {
 		lost := &Report{}
-		lost.problem(Problem{What: err.Error()})
+		lost.problem(Problem{What: text(err)})
 		return lost, nil
 	}
 	if err != nil {
@@ -44,7 +44,7 @@ func RepairPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, er
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
 	if o.Damage != nil {
-		o.report.problem(Problem{What: o.Damage.Error()})
+		o.report.problem(Problem{What: text(o.Damage)})
 	}
 	opts.Deep = true
 	if err := o.adopt(); err != nil {
@@ -74,7 +74,7 @@ func (o *directory) repair(ctx context.Context, opts CheckOptions) error {
 	if !errors.Is(err, errBroken) {
 		return err
 	}
-	o.report.problem(Problem{What: err.Error()})
+	o.report.problem(Problem{What: text(err)})
 	o.uncount()
 	_ = o.CloseCatalog() // its errors are the reason for the repair
 	return o.rebuild(ctx, opts)
@@ -110,7 +110,7 @@ func (o *directory) adopt() error {
 			o.unfinished = append(o.unfinished, r.Number)
 			continue
 		}
-		o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
+		o.report.problem(Problem{Slab: r.Number, What: text(r.Err)})
 		o.report.Restored++
 	}
 	return nil

@@ -3,6 +3,7 @@ package offline
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -59,10 +60,25 @@ func (p Problem) String() string {
 	switch {
 	case p.Key != "":
 		return fmt.Sprintf("%s %s: %s", p.Kind, p.Key, p.What)
+	case p.Slab != 0 && p.Off == 0:
+		return fmt.Sprintf("slab %d: %s", p.Slab, p.What)
 	case p.Slab != 0:
 		return fmt.Sprintf("slab %d at %d: %s", p.Slab, p.Off, p.What)
 	}
 	return p.What
+}
+
+// text returns the text of an error without the kinds at its end, which say nothing to an
+// operator.
+func text(err error) string {
+	s, all := err.Error(), ""
+	for s != all {
+		all = s
+		for _, kind := range [...]error{tier.ErrCorrupt, tier.ErrInvalid, tier.ErrUnavailable} {
+			s = strings.TrimSuffix(s, ": "+kind.Error())
+		}
+	}
+	return s
 }
 
 // Clean reports whether there are no problems.
@@ -80,7 +96,7 @@ func (r *Report) problem(p Problem) {
 }
 
 func (r *Report) bad(n extent.Name, runs []slab.Run, err error) {
-	p := Problem{Name: tier.Name{Kind: tier.CheckpointKind(n.Kind), Key: n.Key}, Kind: kindName(n.Kind), Key: hex.EncodeToString(n.Key[:]), What: err.Error()}
+	p := Problem{Name: tier.Name{Kind: tier.CheckpointKind(n.Kind), Key: n.Key}, Kind: kindName(n.Kind), Key: hex.EncodeToString(n.Key[:]), What: text(err)}
 	if len(runs) > 0 {
 		p.Slab, p.Off = runs[0].Slab, runs[0].Off
 	}

@@ -27,7 +27,7 @@ func (v *Volume) WriteFile(name string, content []byte) error {
 func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	defer v.Reads.Begin()()
 	if v.index == vfs.Default {
-		if err := ours(v.path(name), unix.S_IFREG); err != nil {
+		if err := ours(v.path(name), unix.S_IFREG, os.Geteuid()); err != nil {
 			return nil, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -36,13 +37,13 @@ const (
 
 // Why a directory is not opened.
 var (
-	ErrVersion = fmt.Errorf("written by another version: %w", tier.ErrUnavailable)
-	ErrAbsent  = fmt.Errorf("mount or move back what belongs there, or begin anew by a restart with disk-create on: %w", fs.ErrNotExist)
-	ErrLocked  = fmt.Errorf("locked by another process: %w", tier.ErrUnavailable)
+	ErrVersion = gpuipc.WithKind(errors.New("written by another version"), tier.ErrUnavailable)
+	ErrAbsent  = gpuipc.WithKind(errors.New("mount or move back what belongs there, or begin anew by a restart with disk-create on"), fs.ErrNotExist)
+	ErrLocked  = gpuipc.WithKind(errors.New("another process uses it"), tier.ErrUnavailable)
 	// ErrKey reports that KEY is that of another store, and ErrFormat that FORMAT is.
 	ErrKey     = errors.New("KEY does not belong to this store: put back its own KEY")
 	ErrFormat  = errors.New("FORMAT does not belong to this store: put back its own FORMAT and KEY")
-	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // only returned by OpenExisting
+	ErrNotTier = gpuipc.WithKind(errors.New("not the directory of a disk tier"), tier.ErrInvalid) // only returned by OpenExisting
 )
 
 // Format is the content of a directory's FORMAT file. Its granule applies to all slabs,
@@ -88,7 +89,7 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	line, rest, whole := strings.Cut(text, "\n")
 	_, scanErr := fmt.Sscanf(line, "version %d", &f.Version)
 	if !ok || !whole || scanErr != nil || f.Version < unkeyed || line != fmt.Sprintf("version %d", f.Version) {
-		return Format{}, fmt.Errorf("%s is damaged, it has %.60q: %w", formatName, b, tier.ErrCorrupt)
+		return Format{}, fmt.Errorf("%s is damaged, it has %.60q: %w", formatName, b, errMend)
 	}
 	if f.Version != unkeyed && f.Version != Version {
 		return f, fmt.Errorf("the directory has %.40q, this program reads version %d and %d: %w", line, unkeyed, Version, ErrVersion)
@@ -97,7 +98,7 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	n, err := fmt.Sscanf(rest, "store %x\ngranule %d\n", &id, &f.Granule)
 	g := f.Granule
 	if n != 2 || err != nil || len(id) != len(f.ID) || g < slab.MinGranule || g > slab.MaxGranule || g&(g-1) != 0 {
-		return f, fmt.Errorf("%s is damaged, it has %.120q: %w", formatName, b, tier.ErrCorrupt)
+		return f, fmt.Errorf("%s is damaged, it has %.120q: %w", formatName, b, errMend)
 	}
 	f.ID = slab.StoreID(id)
 	if _, line, ok := strings.Cut(rest, "\nkey "); ok {
@@ -126,7 +127,10 @@ func (v *Volume) openFormat(granule int64) (err error) {
 	return v.makeKey(1)
 }
 
-var errFormatLost = fmt.Errorf("%s is lost beside %s or %s", formatName, indexDir, slabDir)
+// errMend says what an operator does about a damaged or lost FORMAT.
+var errMend = gpuipc.WithKind(errors.New("splicectl disk repair writes it anew"), tier.ErrCorrupt)
+
+var errFormatLost = fmt.Errorf("%s is lost beside %s or %s: %w", formatName, indexDir, slabDir, errMend)
 
 // knowFormat finds out what a damaged or lost FORMAT had: a directory with a key has this
 // version, and the headers of its slabs have the store id and granule.

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
@@ -20,7 +21,7 @@ var ErrForeign = errors.New("not a directory to use")
 
 // foreign returns an ErrForeign with a text: what is wrong, and what an operator may do.
 func foreign(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrForeign)
+	return gpuipc.WithKind(fmt.Errorf(format, args...), ErrForeign)
 }
 
 // mayLieBeside lists the names that a directory without a FORMAT may contain. Such names
@@ -40,7 +41,8 @@ func (v *Volume) examine() error {
 	if err := closeEmpty(v.dir); err != nil {
 		return err
 	}
-	switch err := ours(v.dir, unix.S_IFDIR); {
+	user := os.Geteuid()
+	switch err := ours(v.dir, unix.S_IFDIR, user); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil // it will be created
 	case err != nil:
@@ -56,7 +58,49 @@ func (v *Volume) examine() error {
 			return foreign("%s holds %q and no file %s: it is not the directory of a disk tier; name an empty one, or one that is not there yet",
 				v.dir, e.Name(), formatName)
 		}
-		if err := v.examineEntry(e.Name()); err != nil {
+		if err := v.examineEntry(e.Name(), user); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// examineExisting checks for offline functions what examine checks for a daemon, and changes
+// nothing. The daemon's user is the owner of most parts of the tier: operators may run
+// offline functions as root.
+func (v *Volume) examineExisting() error {
+	if v.index != vfs.Default {
+		return nil
+	}
+	switch info, err := os.Stat(v.dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return gpuipc.WithKind(fmt.Errorf("%s does not exist", v.dir), ErrNotTier)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return gpuipc.WithKind(fmt.Errorf("%s is not a directory", v.dir), ErrNotTier)
+	}
+	if _, err := os.Lstat(v.path(formatName)); errors.Is(err, fs.ErrNotExist) && !v.used() {
+		return gpuipc.WithKind(fmt.Errorf("%s has no file %s", v.dir, formatName), ErrNotTier)
+	}
+	parts := []string{lockName, formatName, keyName, indexDir, slabDir, profileDir}
+	user, owned := os.Geteuid(), map[int]int{}
+	for _, name := range parts {
+		var st unix.Stat_t
+		if unix.Lstat(v.path(name), &st) == nil {
+			owned[int(st.Uid)]++
+		}
+	}
+	for uid, n := range owned {
+		if n > len(parts)/2 {
+			user = uid
+		}
+	}
+	if err := ours(v.dir, unix.S_IFDIR, user); err != nil {
+		return err
+	}
+	for _, name := range parts {
+		if err := v.examineEntry(name, user); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -81,16 +125,16 @@ func closeEmpty(dir string) error {
 
 // examineEntry checks a file or folder of the directory, and the files in the folder, if
 // it is part of a tier. It ignores other names.
-func (v *Volume) examineEntry(name string) error {
+func (v *Volume) examineEntry(name string, user int) error {
 	switch name {
 	case lockName, formatName, keyName:
-		return ours(v.path(name), unix.S_IFREG)
+		return ours(v.path(name), unix.S_IFREG, user)
 	case indexDir, slabDir, profileDir:
 	default:
 		return nil
 	}
 	dir := v.path(name)
-	if err := ours(dir, unix.S_IFDIR); err != nil {
+	if err := ours(dir, unix.S_IFDIR, user); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
@@ -98,7 +142,7 @@ func (v *Volume) examineEntry(name string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := ours(v.index.PathJoin(dir, e.Name()), unix.S_IFREG); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := ours(v.index.PathJoin(dir, e.Name()), unix.S_IFREG, user); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -106,20 +150,21 @@ func (v *Volume) examineEntry(name string) error {
 }
 
 // The function ours checks the owner, type and permissions of a path. The parameter kind is
-// the wanted type (unix.S_IFREG or S_IFDIR); a folder may be a symbolic link to a folder.
-func ours(path string, kind uint32) error {
+// the wanted type (unix.S_IFREG or S_IFDIR); a folder may be a symbolic link to a folder. The
+// parameter user is the daemon's user.
+func ours(path string, kind uint32, user int) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if err := owned(path, &st); err != nil {
+	if err := owned(path, &st, user); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK && kind == unix.S_IFDIR {
 		if err := unix.Stat(path, &st); err != nil {
 			return &os.PathError{Op: "stat", Path: path, Err: err}
 		}
-		if err := owned(path, &st); err != nil {
+		if err := owned(path, &st, user); err != nil {
 			return err
 		}
 	}
@@ -132,10 +177,10 @@ func ours(path string, kind uint32) error {
 	return nil
 }
 
-func owned(path string, st *unix.Stat_t) error {
-	if uid := os.Geteuid(); st.Uid != 0 && int(st.Uid) != uid {
+func owned(path string, st *unix.Stat_t, user int) error {
+	if st.Uid != 0 && int(st.Uid) != user {
 		return foreign("%s belongs to user %d, the daemon is user %d: name a directory of its own, or chown this one if its bytes are to be trusted",
-			path, st.Uid, uid)
+			path, st.Uid, user)
 	}
 	return nil
 }

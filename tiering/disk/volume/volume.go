@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rs/zerolog"
 
+	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
@@ -118,10 +119,13 @@ func Open(o Options) (v *Volume, err error) {
 }
 
 // OpenExisting locks the directory of a tier and opens all of it except the catalogue, for
-// offline functions. It changes nothing. The errors ErrNotTier, ErrLocked, ErrVersion and
-// ErrKey mean that the directory was not opened.
+// offline functions. It changes nothing. The errors ErrNotTier, ErrForeign, ErrLocked,
+// ErrVersion and ErrKey mean that the directory was not opened.
 func OpenExisting(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
+	if err := v.examineExisting(); err != nil {
+		return nil, err
+	}
 	if err := v.readExisting(&o); err != nil { // before there is a lock file
 		return nil, err
 	}
@@ -154,13 +158,13 @@ func OpenExisting(o Options) (v *Volume, err error) {
 func (v *Volume) readExisting(o *Options) (err error) {
 	v.Format, err = readFormat(v.index, v.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%s has no file %s: %w", o.Dir, formatName, ErrNotTier)
+		err = gpuipc.WithKind(fmt.Errorf("%s has no file %s", o.Dir, formatName), ErrNotTier)
 		if v.used() {
-			err = fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
+			err = errFormatLost
 		}
 	}
-	if v.Damage = nil; o.Mend && errors.Is(err, tier.ErrCorrupt) {
-		v.Damage = err
+	if v.Damage = nil; o.Mend && errors.Is(err, errMend) {
+		v.Damage = errors.New(strings.TrimSuffix(err.Error(), ": "+errMend.Error())) // the caller does that
 		return nil
 	}
 	return err
@@ -190,7 +194,7 @@ func (v *Volume) makeDirs(o *Options) error {
 	names := []string{"", indexDir, slabDir, profileDir}
 	switch f, err := readFormat(v.index, v.dir); {
 	case errors.Is(err, fs.ErrNotExist) && v.used(): // must not be initialized again
-		return fmt.Errorf("%w: %w", errFormatLost, tier.ErrCorrupt)
+		return errFormatLost
 	case errors.Is(err, fs.ErrNotExist) && o.Existing:
 		return fmt.Errorf("%s holds no disk tier, and none is made there: %w", v.dir, ErrAbsent)
 	case errors.Is(err, fs.ErrNotExist):
