@@ -8,6 +8,7 @@ import (
 
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
+	"github.com/spliced-kv/spliced/tiering/disk/volume"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
@@ -33,6 +34,13 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 		if named := strings.Contains(got, test.health.DormantCause); !named {
 			t.Errorf("%s: %q does not say why entries are dormant", name, got)
 		}
+	}
+}
+
+func TestALockedDiskIsExplainedOnce(t *testing.T) {
+	h := disk.Health{State: disk.StateLocked, Cause: "/d: " + volume.ErrLocked.Error(), Since: time.Unix(0, 0).UTC()}
+	if got, want := diskTrouble(h), "locked since 1970-01-01T00:00:00Z: serving from memory: /d: another process uses it"; got != want {
+		t.Errorf("%q, not %q", got, want)
 	}
 }
 
