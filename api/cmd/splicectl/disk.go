@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -107,6 +108,8 @@ func notLookedAt(err error) error {
 		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
 	case errors.Is(err, volume.ErrNotTier):
 		remedy = "DIR is the -disk directory of spliced."
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "Run this as the daemon's user."
 	case errors.Is(err, volume.ErrKey), errors.Is(err, volume.ErrFormat), errors.Is(err, volume.ErrForeign):
 		return cli.StatusError{Status: cli.ExitRefused, Err: fmt.Errorf("%w. Nothing was changed.", err)}
 	case errors.Is(err, context.Canceled):

@@ -80,7 +80,10 @@ func (v *Volume) examineExisting() error {
 	case !info.IsDir():
 		return gpuipc.WithKind(fmt.Errorf("%s is not a directory", v.dir), ErrNotTier)
 	}
-	if _, err := os.Lstat(v.path(formatName)); errors.Is(err, fs.ErrNotExist) && !v.used() {
+	switch _, err := os.Lstat(v.path(formatName)); {
+	case errors.Is(err, fs.ErrPermission):
+		return err // says nothing about what the daemon finds
+	case errors.Is(err, fs.ErrNotExist) && !v.used():
 		return gpuipc.WithKind(fmt.Errorf("%s has no file %s", v.dir, formatName), ErrNotTier)
 	}
 	parts := []string{lockName, formatName, keyName, indexDir, slabDir, profileDir}
