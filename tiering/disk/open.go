@@ -171,7 +171,11 @@ func (t *core) judgeKey(o *opening, rows []catalog.Row) error {
 	if v.Bound() {
 		return nil
 	}
-	verdict, err := payload.Judge(context.Background(), v, rows, v.Key, payload.JudgeMost, func(fp profile.Fingerprint) *profile.Profile {
+	most := payload.JudgeMost
+	if t.judgeAll { // or the same entry could have the directory opened again and again
+		most = len(rows)
+	}
+	verdict, err := payload.Judge(context.Background(), v, rows, v.Key, most, func(fp profile.Fingerprint) *profile.Profile {
 		if m := o.models[fp]; m != nil {
 			return m.Profile
 		}

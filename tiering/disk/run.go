@@ -143,6 +143,7 @@ func (t *Tier) keep(m *mount, while time.Duration) {
 			return
 		}
 		if t.strange(m) {
+			t.judgeAll = true
 			t.stop(m)
 			return
 		}

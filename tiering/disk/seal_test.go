@@ -243,6 +243,19 @@ func TestKeyFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v: %v", info.Mode(), err)
 	}
+	if err := lower.close(); err != nil {
+		t.Error(err)
+	}
+	// FORMAT is another file once it says which KEY is the store's: that is no missing one.
+	path = filepath.Join(cfg.Dir, "FORMAT")
+	whole, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(path, whole[:bytes.Index(whole, []byte("key "))], 0o600))
+	lower = s.openOK(cfg)
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, whole) {
+		t.Errorf("FORMAT is %q, it was %q: %v", got, whole, err)
+	}
+	must(t, lower.mount.Present())
 	if v := volume.Version; v != 2 {
 		t.Errorf("version %d", v)
 	}

@@ -34,6 +34,8 @@ type core struct {
 	log   zerolog.Logger
 	coder *payload.Encoder
 	store slab.StoreID // id of the directory, zero until it was opened; used only by the goroutine that opens it (Open, later Run)
+	// judgeAll has the next opening judge KEY by all entries instead of the oldest; used like store.
+	judgeAll bool
 
 	// Conditions on mu. Each comment says who waits for it.
 	jobs  *sync.Cond // workers wait for a queued write
