@@ -186,7 +186,7 @@ func TestSignalsReachTheLaboratory(t *testing.T) {
 	var said bytes.Buffer
 	_, _ = said.ReadFrom(errs)
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitFailed || !strings.Contains(said.String(), "canceled") {
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitFailed || !strings.Contains(said.String(), "interrupted") {
 		t.Errorf("%v: %s", err, &said)
 	}
 }
