@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // maxAnswerBytes bounds the size of a response. The largest page has about 1 MiB.
@@ -43,7 +45,7 @@ func NewClient(target, token string) (*Client, error) {
 	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}
 	if path, ok := strings.CutPrefix(target, "unix:"); ok && path != "" {
 		if token != "" {
-			return nil, WithKind(fmt.Errorf("%s is a socket, which needs no token", path), ErrInvalid)
+			return nil, errkind.With(fmt.Errorf("%s is a socket, which needs no token", path), ErrInvalid)
 		}
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }
 		c.base, c.at, c.socket = "http://localhost", path, true
@@ -51,10 +53,10 @@ func NewClient(target, token string) (*Client, error) {
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" {
-		return nil, WithKind(fmt.Errorf("%q is neither the path of a socket nor http://HOST:PORT or https://HOST:PORT", target), ErrInvalid)
+		return nil, errkind.With(fmt.Errorf("%q is neither the path of a socket nor http://HOST:PORT or https://HOST:PORT", target), ErrInvalid)
 	}
 	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16); err != nil {
-		return nil, WithKind(fmt.Errorf("%q: %s is not a port", target, u.Port()), ErrInvalid)
+		return nil, errkind.With(fmt.Errorf("%q: %s is not a port", target, u.Port()), ErrInvalid)
 	}
 	c.base, c.at = strings.TrimSuffix(u.String(), "/"), u.Host
 	return c, nil
@@ -284,8 +286,7 @@ func (c *Client) exchange(ctx context.Context, method, path string, v url.Values
 	}
 	if len(answer) > maxAnswerBytes {
 		err = fmt.Errorf("answer has more than %d bytes", maxAnswerBytes)
-	}
-	if err == nil {
+	} else {
 		err = c.decode(res, answer, out)
 	}
 	if err != nil {
@@ -319,7 +320,7 @@ func (c *Client) request(ctx context.Context, method, path string, v url.Values,
 func (c *Client) decode(res *http.Response, body []byte, out any) error {
 	err := decodeAnswer(res, body, out)
 	if p, ok := errors.AsType[*Problem](err); ok && p.Code == CodeUnauthorized && c.token != "" {
-		return WithKind(err, ErrTokenRefused)
+		return errkind.With(err, ErrTokenRefused)
 	}
 	return err
 }

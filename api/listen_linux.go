@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spliced-kv/spliced/connector/trust"
+
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // maxSocketPath is sun_path without its terminating zero.
@@ -165,7 +167,7 @@ func lockFile(path string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, WithKind(fmt.Errorf("%s is locked by a running daemon: stop it, or set another admin-socket", path), ErrBusy)
+			return nil, errkind.With(fmt.Errorf("%s is locked by a running daemon: stop it, or set another admin-socket", path), ErrBusy)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -188,7 +190,7 @@ func clearStale(path string) error {
 	switch {
 	case err == nil:
 		conn.Close()
-		return WithKind(fmt.Errorf("%s is served by another process: stop it, or set another admin-socket", path), ErrBusy)
+		return errkind.With(fmt.Errorf("%s is served by another process: stop it, or set another admin-socket", path), ErrBusy)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return os.Remove(path)
 	case errors.Is(err, fs.ErrNotExist):

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // Errors of Node and Catalogue; each maps to one HTTP status.
@@ -16,16 +18,10 @@ var (
 	ErrUnavailable = errors.New("unavailable") // 503
 )
 
-// WithKind returns an error with err's text that also wraps kind, one of the errors of this
-// package, so that it gets kind's HTTP status.
-func WithKind(err, kind error) error { return &kindError{error: err, kind: kind} }
-
-type kindError struct {
-	error
-	kind error
+// NotFound returns an ErrNotFound with this text.
+func NotFound(format string, args ...any) error {
+	return errkind.With(fmt.Errorf(format, args...), ErrNotFound)
 }
-
-func (e *kindError) Unwrap() []error { return []error{e.error, e.kind} }
 
 // Node provides information about the process. Implementations return copies and are safe for
 // concurrent use. Clients of the engine socket may wait for a lock that an implementation

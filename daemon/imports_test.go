@@ -19,6 +19,7 @@ const module = "github.com/spliced-kv/spliced/"
 var mayImport = map[string]string{
 	"policy":                     "",
 	"policy/coding":              "",
+	"policy/errkind":             "",
 	"policy/profile":             "policy/coding",
 	"policy/profile/profiletest": "policy/profile",
 	"policy/checkpoint":          "",
@@ -31,9 +32,9 @@ var mayImport = map[string]string{
 	"policy/tracetest":           "",
 
 	"gpuipc/kernel":                "",
-	"gpuipc":                       "gpuipc/kernel",
+	"gpuipc":                       "gpuipc/kernel policy/errkind",
 	"gpuipc/gpuipctest":            "gpuipc gpuipc/kernel",
-	"gpuipc/cuda/driver":           "gpuipc",
+	"gpuipc/cuda/driver":           "gpuipc policy/errkind",
 	"gpuipc/cuda/order":            "gpuipc gpuipc/cuda/driver",
 	"gpuipc/cuda/kernels":          "gpuipc gpuipc/kernel",
 	"gpuipc/cuda/internal/bounded": "gpuipc",
@@ -42,7 +43,7 @@ var mayImport = map[string]string{
 	"gpuipc/cuda/fakecuda/build":   "gpuipc/cuda/fakecuda",
 
 	"tiering/metric":            "",
-	"tiering/tier":              "gpuipc policy/profile",
+	"tiering/tier":              "gpuipc policy/errkind policy/profile",
 	"tiering/internal/deadline": "",
 	"tiering/internal/index":    "",
 	"tiering/internal/lockhold": "",
@@ -61,7 +62,7 @@ var mayImport = map[string]string{
 	"tiering/disk/extent":       "policy/coding policy/profile tiering/tier tiering/disk/slab",
 	"tiering/disk/catalog":      "policy/profile tiering/tier tiering/disk/slab tiering/disk/extent",
 	"tiering/disk/payload":      "gpuipc/... policy/profile tiering/tier tiering/disk/slab tiering/disk/extent tiering/disk/catalog tiering/disk/codec",
-	"tiering/disk/volume":       "gpuipc policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
+	"tiering/disk/volume":       "policy/errkind policy/profile tiering/tier tiering/disk/slab tiering/disk/catalog tiering/disk/extent",
 	"tiering/disk/offline":      "policy/profile tiering/tier tiering/disk/...",
 	"tiering/disk":              "gpuipc policy policy/profile tiering/tier tiering/metric tiering/find tiering/held tiering/internal/lockhold tiering/disk/...",
 	"tiering/object":            "gpuipc policy/profile tiering/tier tiering/metric tiering/disk/catalog tiering/disk/extent tiering/disk/payload tiering/disk/slab",
@@ -69,12 +70,12 @@ var mayImport = map[string]string{
 	"tiering/stats":             "tiering/tier tiering/metric tiering/plan tiering/transfer",
 	"tiering/internal/objects": "gpuipc policy policy/cost policy/profile tiering/tier tiering/plan tiering/costs tiering/decision tiering/stats tiering/find tiering/held " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/index",
-	"tiering/hbm": "gpuipc policy/profile tiering/tier tiering/decision tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
+	"tiering/hbm": "gpuipc policy/errkind policy/profile tiering/tier tiering/decision tiering/plan tiering/stats tiering/transfer tiering/internal/objects tiering/internal/lockhold",
 	"tiering/internal/catalog": "gpuipc policy policy/cost policy/profile tiering/tier tiering/metric tiering/plan tiering/decision tiering/advise tiering/costs tiering/stats tiering/find tiering/held " +
 		"tiering/hbm tiering/internal/lockhold tiering/internal/objects",
 	"tiering/internal/move": "gpuipc policy policy/cost policy/profile tiering/tier tiering/transfer tiering/plan tiering/decision tiering/stats tiering/hbm " +
 		"tiering/internal/deadline tiering/internal/ghost tiering/internal/objects tiering/internal/catalog",
-	"tiering/internal/fill": "gpuipc policy/cost policy/profile tiering/tier tiering/plan tiering/decision tiering/stats " +
+	"tiering/internal/fill": "gpuipc policy/cost policy/errkind policy/profile tiering/tier tiering/plan tiering/decision tiering/stats " +
 		"tiering/internal/deadline tiering/internal/objects tiering/internal/catalog tiering/internal/move",
 	"tiering/internal/serve": "gpuipc policy/profile tiering/tier tiering/transfer tiering/plan tiering/decision tiering/stats tiering/find tiering/hbm " +
 		"tiering/internal/deadline tiering/internal/objects tiering/internal/catalog tiering/internal/move tiering/internal/fill",
@@ -92,7 +93,7 @@ var mayImport = map[string]string{
 	"connector/internal/link":         "connector/trust connector/wire connector/wire/seqpacket gpuipc gpuipc/cuda/order policy/profile",
 	"connector":                       "connector/wire connector/internal/link gpuipc gpuipc/cuda/order policy/profile",
 
-	"api":                                 "connector/trust api/ui api/framing api/places",
+	"api":                                 "policy/errkind connector/trust api/ui api/framing api/places",
 	"api/places":                          "",
 	"api/framing":                         "",
 	"api/loopback":                        "",
@@ -103,7 +104,7 @@ var mayImport = map[string]string{
 	"api/cmd/cli/show":                    "api/cmd/cli/terminal",
 	"api/cmd/cli/terminal":                "",
 	"api/cmd/cli/clitest":                 "api/cmd/cli",
-	"api/cmd/splicectl":                   "api api/child api/cmd/cli/... api/cmd/splicectl/internal/... connector connector/trust policy/profile tiering/disk/...",
+	"api/cmd/splicectl":                   "policy/errkind api api/child api/cmd/cli/... api/cmd/splicectl/internal/... connector connector/trust policy/profile tiering/disk/...",
 	"api/cmd/splicectl/internal/doctor":   "api connector/... policy/profile gpuipc/...",
 	"api/cmd/splicectl/internal/contexts": "",
 	"api/cmd/splicectl/internal/story":    "api api/cmd/cli/show",

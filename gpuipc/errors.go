@@ -2,17 +2,6 @@ package gpuipc
 
 import "errors"
 
-// WithKind returns an error with err's text that also wraps kind. It is for errors whose text
-// names their kind already.
-func WithKind(err, kind error) error { return &kindError{error: err, kind: kind} }
-
-type kindError struct {
-	error
-	kind error
-}
-
-func (e *kindError) Unwrap() []error { return []error{e.error, e.kind} }
-
 // These are the kinds of failure. An error wraps one of them and names the object and the
 // number that are wrong. If a context ended an operation, the operation's error wraps the
 // context's error instead.

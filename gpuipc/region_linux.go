@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // hostRegion is a memfd that we map for reading and writing, our own or an imported one.
@@ -139,7 +141,7 @@ func regionError(name string, size int64, err error) error {
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		kind = ErrFull
 	}
-	return WithKind(fmt.Errorf("region %s of %d bytes: %w", name, size, err), kind)
+	return errkind.With(fmt.Errorf("region %s of %d bytes: %w", name, size, err), kind)
 }
 
 // Import maps a client's memfd for reading and writing, and closes the descriptor. If the

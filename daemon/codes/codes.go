@@ -69,24 +69,23 @@ func Of(err error) (code wire.Code, known bool) {
 	return wire.Unavailable, false
 }
 
-// Text returns an error's text for a reply, without the kind at its end: clients add it from the
-// code.
-func Text(err error) string {
-	text := err.Error()
-	code, _ := Of(err)
-	ends := []string{code.String()}
+// Text returns the text of an error for a reply with its code, without the kind at its end:
+// clients add it from the code.
+func Text(code wire.Code, err error) string {
+	text := without(code.String(), err.Error())
 	for _, k := range kinds {
 		if k.code == code {
-			ends = append(ends, k.err.Error())
+			text = without(k.err.Error(), text)
 		}
-	}
-	for _, end := range ends {
-		if text == end {
-			return ""
-		}
-		text = strings.TrimSuffix(text, ": "+end)
 	}
 	return text
+}
+
+func without(kind, text string) string {
+	if text == kind {
+		return ""
+	}
+	return strings.TrimSuffix(text, ": "+kind)
 }
 
 // Ended reports whether a request failed because its ctx ended. If so, it returns the reason:

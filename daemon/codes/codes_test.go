@@ -20,7 +20,8 @@ func TestTextHasNoKindAtItsEnd(t *testing.T) {
 		"it is lost":              Refuse(wire.Unavailable, "%v", fmt.Errorf("it is lost: %w", gpuipc.ErrUnavailable)),
 		"here: gone":              errors.Join(Refuse(wire.Busy, "here: gone")),
 	} {
-		if got := Text(err); got != want {
+		code, _ := Of(err)
+		if got := Text(code, err); got != want {
 			t.Errorf("%v gives %q, want %q", err, got, want)
 		}
 	}

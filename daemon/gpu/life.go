@@ -102,7 +102,8 @@ func (g *GPU) Serving() bool {
 func (g *GPU) Trouble() string {
 	switch s, why := g.State(); {
 	case s == Missing:
-		text := fmt.Sprintf("%s is unavailable: %s", g.Name, cmp.Or(codes.Text(why), why.Error()))
+		code, _ := codes.Of(why)
+		text := fmt.Sprintf("%s is unavailable: %s", g.Name, cmp.Or(codes.Text(code, why), why.Error()))
 		if errors.Is(why, cuda.ErrNoLibrary) {
 			text += " (hbm-library names another library)"
 		}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda"
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 func TestWhoListensHearsOfEachStateOnce(t *testing.T) {
@@ -50,7 +50,7 @@ func TestTheLifeOfADevice(t *testing.T) {
 		}
 	}
 	g := &GPU{Name: "GPU-1"}
-	g.Fail(gpuipc.WithKind(errors.New("no GPU driver: libcuda.so.1: not found"), cuda.ErrNoLibrary))
+	g.Fail(errkind.With(errors.New("no GPU driver: libcuda.so.1: not found"), cuda.ErrNoLibrary))
 	if got, want := g.Trouble(), "GPU-1 is unavailable: no GPU driver: libcuda.so.1: not found (hbm-library names another library)"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

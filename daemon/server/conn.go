@@ -327,7 +327,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 	reply := *h
 	reply.Version, reply.Code = wire.Version, code
 	c.answered(h.Op, code)
-	s.out = wire.AppendError(s.out[:0], &reply, codes.Text(err))
+	s.out = wire.AppendError(s.out[:0], &reply, codes.Text(code, err))
 	c.send(s.out, nil, s)
 }
 

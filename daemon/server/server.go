@@ -265,7 +265,7 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 func turnAway(sock *seqpacket.Conn, err error) {
 	code, _ := codes.Of(err)
 	// The socket is about to be closed, so an error does not matter.
-	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, codes.Text(err)), nil)
+	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, codes.Text(code, err)), nil)
 }
 
 // register adds a connection, which nobody serves yet. It returns an error if there are too many.

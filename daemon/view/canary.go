@@ -10,6 +10,7 @@ import (
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/canary"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -95,7 +96,7 @@ func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		}
 		changed, err := c.Set(canary.Key{Tenant: t, Fingerprint: of}, model, q.Off, q.Why)
 		if err != nil {
-			return nil, api.WithKind(err, api.ErrBusy)
+			return nil, errkind.With(err, api.ErrBusy)
 		}
 		if changed {
 			v.tellSwitched(of, t, model, &q)
@@ -105,7 +106,7 @@ func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 		ctx, stop := context.WithTimeout(context.Background(), switchPatience)
 		defer stop()
 		if err := c.Durable(ctx); err != nil {
-			return nil, api.WithKind(err, api.ErrUnavailable)
+			return nil, errkind.With(err, api.ErrUnavailable)
 		}
 	}
 	var list []api.Canary
@@ -117,9 +118,9 @@ func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 	}
 	if len(list) == 0 && !(known && q.Off) {
 		if known {
-			return nil, notFound("splicing was never switched off for it, and no engine has reported on it")
+			return nil, api.NotFound("splicing was never switched off for it, and no engine has reported on it")
 		}
-		return nil, notFound("no engine has registered it with this node, and nothing on disk is of it")
+		return nil, api.NotFound("no engine has registered it with this node, and nothing on disk is of it")
 	}
 	return list, nil
 }
@@ -133,7 +134,7 @@ func (v *base) tenantsOf(name string) ([]tier.TenantID, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, notFound("tenant %.128q is not configured", name)
+		return nil, api.NotFound("tenant %.128q is not configured", name)
 	}
 	return list, nil
 }

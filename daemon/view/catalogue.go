@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/api"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
@@ -248,16 +249,16 @@ const detailTimeout = 5 * time.Second
 
 func (v *listing) detail(key api.Digest) (*disk.Detail, error) {
 	if v.o.Disk == nil {
-		return nil, notFound("no such segment")
+		return nil, api.NotFound("no such segment")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), detailTimeout)
 	defer cancel()
 	e, err := v.o.Disk.Detail(ctx, tier.Name{Key: key})
 	switch {
 	case errors.Is(err, tier.ErrGone):
-		return nil, notFound("no such segment")
+		return nil, api.NotFound("no such segment")
 	case err != nil:
-		return nil, api.WithKind(err, api.ErrUnavailable)
+		return nil, errkind.With(err, api.ErrUnavailable)
 	}
 	return e, nil
 }
@@ -375,7 +376,7 @@ func (v *listing) Remove(key api.Digest) error {
 	case err == nil:
 		v.tellRemoved(key, &was.SegmentInfo)
 	case errors.Is(err, tier.ErrGone):
-		return notFound("no such segment")
+		return api.NotFound("no such segment")
 	}
 	return kindOf(err)
 }

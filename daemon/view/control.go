@@ -13,6 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/decided"
 	"github.com/spliced-kv/spliced/daemon/server"
 	"github.com/spliced-kv/spliced/daemon/settings"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -25,11 +26,6 @@ type Level interface {
 	SetLevel(zerolog.Level)
 }
 
-// notFound returns an api.ErrNotFound with this text.
-func notFound(format string, a ...any) error {
-	return api.WithKind(fmt.Errorf(format, a...), api.ErrNotFound)
-}
-
 // kindOf converts an error of the store to the one of the REST API.
 func kindOf(err error) error {
 	for _, k := range []struct{ is, as error }{
@@ -37,7 +33,7 @@ func kindOf(err error) error {
 		{tier.ErrUnavailable, api.ErrUnavailable}, {tier.ErrInvalid, api.ErrInvalid},
 	} {
 		if errors.Is(err, k.is) {
-			return api.WithKind(errors.New(strings.TrimSuffix(err.Error(), ": "+k.is.Error())), k.as)
+			return errkind.With(errors.New(strings.TrimSuffix(err.Error(), ": "+k.is.Error())), k.as)
 		}
 	}
 	return err
@@ -47,7 +43,7 @@ func kindOf(err error) error {
 func (v *base) filterTenant(name string) (*tier.TenantID, error) {
 	id, ok := v.tenant(name)
 	if !ok {
-		return nil, notFound("tenant %.128q is not configured", name)
+		return nil, api.NotFound("tenant %.128q is not configured", name)
 	}
 	return id, nil
 }
@@ -67,7 +63,7 @@ func (v *listing) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 		}
 	}
 	if q.Connection != nil && f.Session == nil {
-		return nil, notFound("no such connection: %d", *q.Connection)
+		return nil, api.NotFound("no such connection: %d", *q.Connection)
 	}
 	var list []api.Lease
 	for _, l := range v.o.Store.Leases(f, tier.LeaseID(q.After), q.Limit) {
@@ -102,7 +98,7 @@ func (v *operator) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
 	list, err := v.o.Store.Pin(ctx, tiering.PinQuery{Key: q.Key, TTL: q.TTL, By: q.By, Dry: q.Dry})
 	v.tellControl(q.Dry, err, "%v pinned for %v by %s", q.Key, q.TTL, q.By)
 	if errors.Is(err, tier.ErrGone) {
-		return nil, notFound("no such segment or checkpoint")
+		return nil, api.NotFound("no such segment or checkpoint")
 	}
 	return v.pins(list), kindOf(err)
 }
@@ -112,7 +108,7 @@ func (v *operator) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
 	list, err := v.o.Store.Unpin(key, dry)
 	v.tellControl(dry, err, "%v unpinned", key)
 	if errors.Is(err, tier.ErrGone) {
-		return nil, notFound("it is not pinned")
+		return nil, api.NotFound("it is not pinned")
 	}
 	return v.pins(list), kindOf(err)
 }

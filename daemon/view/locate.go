@@ -9,6 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/peer/index"
@@ -40,12 +41,12 @@ func (v *listing) Locate(q *api.LocateQuery) (*api.Located, error) {
 	}
 	learned, err := v.o.Store.Learned(p.match.Profile)
 	if err != nil {
-		return nil, api.WithKind(err, api.ErrNotFound) // the profile was forgotten meanwhile
+		return nil, errkind.With(err, api.ErrNotFound) // the profile was forgotten meanwhile
 	}
 	p.model = learned.For(p.match.Tenant)
 	var own tiering.Located
 	if err := v.o.Store.Locate(&p.match, &own); err != nil {
-		return nil, api.WithKind(err, api.ErrInvalid)
+		return nil, errkind.With(err, api.ErrInvalid)
 	}
 	c := newComparison(p, v.o.Config.Node, &own)
 	if v.o.Members != nil {

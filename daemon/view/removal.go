@@ -47,7 +47,7 @@ func (v *listing) selection(q *api.RemovalQuery) (s selection, err error) {
 		_, ok = v.o.Store.Profile(s.profile)
 	}
 	if !ok {
-		return s, notFound("no profile %d is registered", *q.Profile)
+		return s, api.NotFound("no profile %d is registered", *q.Profile)
 	}
 	s.prefix = q.Prefix
 	if q.OlderThan > 0 {
@@ -302,7 +302,7 @@ func (v *listing) named(ctx context.Context, name *api.CheckpointName) (list []*
 		}
 	}
 	if len(list) == 0 {
-		return nil, 0, notFound("no such checkpoint")
+		return nil, 0, api.NotFound("no such checkpoint")
 	}
 	return list, len(found) - 1, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -146,7 +147,7 @@ func (h *Cache) took(_ int, d time.Duration) {
 // deviceError is tier.DeviceError, but it keeps ErrFull.
 func deviceError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrFull) {
-		return gpuipc.WithKind(fmt.Errorf("%s: %w", what, err), tier.ErrFull)
+		return errkind.With(fmt.Errorf("%s: %w", what, err), tier.ErrFull)
 	}
 	return tier.DeviceError(what, err)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -124,7 +125,7 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	case h.deviceLost():
 		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
 	case errors.Is(err, gpuipc.ErrFull):
-		err = gpuipc.WithKind(err, tier.ErrFull) // the device lacks room for the transfer itself
+		err = errkind.With(err, tier.ErrFull) // the device lacks room for the transfer itself
 	}
 	moved(err)
 	switch transfer.OutcomeOf(err) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // The kinds of failure. Every error wraps one of them, and its message names the object and
@@ -32,7 +34,7 @@ func DeviceError(what string, err error) error {
 	case ContextEnded(err):
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, gpuipc.ErrInvalid):
-		return gpuipc.WithKind(fmt.Errorf("%s: %w", what, err), ErrInvalid)
+		return errkind.With(fmt.Errorf("%s: %w", what, err), ErrInvalid)
 	}
 	return Unavailable(fmt.Errorf("%s: %w", what, err))
 }
@@ -40,7 +42,7 @@ func DeviceError(what string, err error) error {
 // Unavailable wraps an error in ErrUnavailable.
 func Unavailable(err error) error {
 	if errors.Is(err, gpuipc.ErrUnavailable) {
-		return gpuipc.WithKind(err, ErrUnavailable)
+		return errkind.With(err, ErrUnavailable)
 	}
 	return fmt.Errorf("%w: %w", err, ErrUnavailable)
 }

@@ -57,6 +57,10 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 // registered profiles and of profiles with reports. A whole fingerprint may also be of a profile
 // that only objects on disk have. It returns an error if none or several begin with the digits.
 func findProfile(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
+	var whole api.Digest
+	if whole.UnmarshalText([]byte(digits)) == nil {
+		return whole, nil
+	}
 	var keys []api.Digest
 	reported, err := client.Canaries(ctx)
 	if err != nil {
@@ -72,9 +76,5 @@ func findProfile(ctx context.Context, client *api.Client, digits string) (api.Di
 	for i := range registered {
 		keys = append(keys, registered[i].Fingerprint)
 	}
-	var whole api.Digest
-	if whole.UnmarshalText([]byte(digits)) == nil {
-		return whole, nil
-	}
-	return onlyKey(keys, digits, "profiles", notFound("no engine has registered a profile that begins with %q since the start; splicectl ls profiles lists those registered. For one that only objects on disk have, give the whole fingerprint", digits))
+	return onlyKey(keys, digits, "profiles", api.NotFound("no engine has registered a profile that begins with %q since the start; splicectl ls profiles lists those registered. For one that only objects on disk have, give the whole fingerprint", digits))
 }

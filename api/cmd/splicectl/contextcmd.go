@@ -126,7 +126,7 @@ func useContext(_ context.Context, c *cli.Call) error {
 	}
 	n, ok := f.Find(c.Args[0])
 	if !ok {
-		return notFound("no context %q; splicectl context ls lists them", c.Args[0])
+		return api.NotFound("no context %q; splicectl context ls lists them", c.Args[0])
 	}
 	f.Current = n.Name
 	return changed(c, f, n.Name, "is asked where no other one is named")
@@ -141,7 +141,7 @@ func removeContext(_ context.Context, c *cli.Call) error {
 		return err
 	}
 	if !f.Remove(c.Args[0]) {
-		return notFound("no context %q; splicectl context ls lists them", c.Args[0])
+		return api.NotFound("no context %q; splicectl context ls lists them", c.Args[0])
 	}
 	return changed(c, f, c.Args[0], "is forgotten")
 }

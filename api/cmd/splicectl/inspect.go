@@ -108,7 +108,7 @@ func decisionsOf(ctx context.Context, client *api.Client, q api.DecisionQuery) (
 // printGone prints what happened to an object that is no longer cached.
 func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decision) error {
 	if len(decisions) == 0 || c.JSON {
-		return notFound("no segment begins with %q, and no checkpoint", digits)
+		return api.NotFound("no segment begins with %q, and no checkpoint", digits)
 	}
 	fmt.Fprintf(c.Stdout, "%s is not held. Decisions about it:\n\n", digits)
 	if err := show.Of(decisions, false, decisionView(c)).Write(c.Stdout, c.Output == cli.FormWide); err != nil {
@@ -130,7 +130,7 @@ func find(ctx context.Context, client *api.Client, digits string) (inspected, er
 	}
 	p, err := findCheckpoint(ctx, client, digits)
 	if errors.Is(err, api.ErrNotFound) {
-		err = notFound("no segment and no checkpoint begins with %q", digits)
+		err = api.NotFound("no segment and no checkpoint begins with %q", digits)
 	}
 	return inspected{Checkpoint: p}, err
 }
@@ -146,7 +146,7 @@ func findSegment(ctx context.Context, client *api.Client, digits string) (api.Di
 	case more:
 		return api.Digest{}, fmt.Errorf("several segments begin with %q: give more digits", digits)
 	case len(found) == 0:
-		return api.Digest{}, notFound("no segment begins with %q", digits)
+		return api.Digest{}, api.NotFound("no segment begins with %q", digits)
 	}
 	return found[0].Key, nil
 }
@@ -167,7 +167,7 @@ func findCheckpoint(ctx context.Context, client *api.Client, digits string) (fou
 		}
 	}
 	if found == nil {
-		return nil, notFound("no checkpoint begins with %q", digits)
+		return nil, api.NotFound("no checkpoint begins with %q", digits)
 	}
 	return found, nil
 }
@@ -282,9 +282,4 @@ func printSegment(c *cli.Call, d *api.SegmentDetail) error {
 		t.Row(p.Rank, p.Layer, p.Kind, p.DType, strings.Join(shape, "×"), show.Bytes(p.Bytes))
 	}
 	return t.Flush()
-}
-
-// notFound returns an api.ErrNotFound with this text.
-func notFound(format string, args ...any) error {
-	return api.WithKind(fmt.Errorf(format, args...), api.ErrNotFound)
 }

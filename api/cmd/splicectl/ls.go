@@ -97,9 +97,6 @@ func (l *listing) run(ctx context.Context, c *cli.Call) error {
 		if err == nil && len(page.Rows) == 0 {
 			err = l.known(ctx, client)
 		}
-		if err == nil && len(page.Rows) == 0 && l.profile >= 0 {
-			err = knownProfile(ctx, client, l.profile)
-		}
 		return page, err
 	})
 }
@@ -202,12 +199,6 @@ func knownTenant(ctx context.Context, client *api.Client, name string) error {
 		return nil
 	}
 	return fmt.Errorf("no such tenant: %q; splicectl ls tenants lists them", name)
-}
-
-// knownProfile is like knownTenant, for the id of a profile.
-func knownProfile(ctx context.Context, client *api.Client, id int) error {
-	_, err := profileByName(ctx, client, strconv.Itoa(id))
-	return err
 }
 
 // columnsOf returns the names for --sort, for completion.

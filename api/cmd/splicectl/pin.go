@@ -157,7 +157,7 @@ func (f *pinFlags) unpin(ctx context.Context, c *cli.Call, client *api.Client, o
 	for i := range pins {
 		keys[i] = pins[i].Key
 	}
-	one.Key, err = onlyKey(keys, digits, "pins", notFound("no pinned object begins with %q; splicectl ls pins lists them", digits))
+	one.Key, err = onlyKey(keys, digits, "pins", api.NotFound("no pinned object begins with %q; splicectl ls pins lists them", digits))
 	if err != nil {
 		return err
 	}

@@ -293,7 +293,7 @@ func profileByName(ctx context.Context, client *api.Client, name string) (uint32
 	case 1:
 		return found[0], nil
 	case 0:
-		return 0, notFound("no engine has registered a profile %q since the start; splicectl ls profiles lists those registered", name)
+		return 0, api.NotFound("no engine has registered a profile %q since the start; splicectl ls profiles lists those registered", name)
 	}
 	return 0, fmt.Errorf("several profiles begin with %q: give more digits", name)
 }

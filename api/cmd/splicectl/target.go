@@ -18,6 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // requestTimeout is the time limit for an answer, unless --timeout sets another.
@@ -114,7 +115,7 @@ func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 			if !strings.Contains(host, ":") {
 				host += ":9400"
 			}
-			return nil, api.WithKind(fmt.Errorf("there is no socket %s here; for TCP write http://%s", address, host), api.ErrInvalid)
+			return nil, errkind.With(fmt.Errorf("there is no socket %s here; for TCP write http://%s", address, host), api.ErrInvalid)
 		}
 		address = "unix:" + path
 	}

@@ -101,7 +101,7 @@ func (f *traceFlags) find(ctx context.Context, client *api.Client, args []string
 			return client.Request(ctx, items[i].ID)
 		}
 	}
-	return api.Request{}, notFound("request %q not found; splicectl ls requests lists those kept", args[0])
+	return api.Request{}, api.NotFound("request %q not found; splicectl ls requests lists those kept", args[0])
 }
 
 func (f *traceFlags) print(c *cli.Call, r *api.Request) error {

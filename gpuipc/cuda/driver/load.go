@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+
+	"github.com/spliced-kv/spliced/policy/errkind"
 )
 
 // Library is the default path of Load: the name by which the loader finds the machine's
@@ -132,9 +134,9 @@ func Load(path string) (*API, error) {
 	lib, err := open(path)
 	switch {
 	case err != nil && !Built:
-		return nil, gpuipc.WithKind(err, gpuipc.ErrUnavailable)
+		return nil, errkind.With(err, gpuipc.ErrUnavailable)
 	case err != nil:
-		return nil, gpuipc.WithKind(fmt.Errorf("no GPU driver: %w", err), ErrNoLibrary)
+		return nil, errkind.With(fmt.Errorf("no GPU driver: %w", err), ErrNoLibrary)
 	}
 	a := new(API)
 	for _, f := range a.table() {

@@ -13,7 +13,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -37,13 +37,13 @@ const (
 
 // Why a directory is not opened.
 var (
-	ErrVersion = gpuipc.WithKind(errors.New("written by another version"), tier.ErrUnavailable)
-	ErrAbsent  = gpuipc.WithKind(errors.New("mount or move back what belongs there, or begin anew by a restart with disk-create on"), fs.ErrNotExist)
-	ErrLocked  = gpuipc.WithKind(errors.New("another process uses it"), tier.ErrUnavailable)
+	ErrVersion = errkind.With(errors.New("written by another version"), tier.ErrUnavailable)
+	ErrAbsent  = errkind.With(errors.New("mount or move back what belongs there, or begin anew by a restart with disk-create on"), fs.ErrNotExist)
+	ErrLocked  = errkind.With(errors.New("another process uses it"), tier.ErrUnavailable)
 	// ErrKey reports that KEY is that of another store, and ErrFormat that FORMAT is.
 	ErrKey     = errors.New("KEY does not belong to this store: put back its own KEY")
 	ErrFormat  = errors.New("FORMAT does not belong to this store: put back its own FORMAT and KEY")
-	ErrNotTier = gpuipc.WithKind(errors.New("not the directory of a disk tier"), tier.ErrInvalid) // only returned by OpenExisting
+	ErrNotTier = errkind.With(errors.New("not the directory of a disk tier"), tier.ErrInvalid) // only returned by OpenExisting
 )
 
 // Format is the content of a directory's FORMAT file. Its granule applies to all slabs,
@@ -128,7 +128,7 @@ func (v *Volume) openFormat(granule int64) (err error) {
 }
 
 // errMend says what an operator does about a damaged or lost FORMAT.
-var errMend = gpuipc.WithKind(errors.New("splicectl disk repair writes it anew"), tier.ErrCorrupt)
+var errMend = errkind.With(errors.New("splicectl disk repair writes it anew"), tier.ErrCorrupt)
 
 var errFormatLost = fmt.Errorf("%s is lost beside %s or %s: %w", formatName, indexDir, slabDir, errMend)
 

@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
@@ -21,7 +21,7 @@ var ErrForeign = errors.New("not a directory to use")
 
 // foreign returns an ErrForeign with a text: what is wrong, and what an operator may do.
 func foreign(format string, args ...any) error {
-	return gpuipc.WithKind(fmt.Errorf(format, args...), ErrForeign)
+	return errkind.With(fmt.Errorf(format, args...), ErrForeign)
 }
 
 // mayLieBeside lists the names that a directory without a FORMAT may contain. Such names
@@ -74,17 +74,17 @@ func (v *Volume) examineExisting() error {
 	}
 	switch info, err := os.Stat(v.dir); {
 	case errors.Is(err, fs.ErrNotExist):
-		return gpuipc.WithKind(fmt.Errorf("%s does not exist", v.dir), ErrNotTier)
+		return errkind.With(fmt.Errorf("%s does not exist", v.dir), ErrNotTier)
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return gpuipc.WithKind(fmt.Errorf("%s is not a directory", v.dir), ErrNotTier)
+		return errkind.With(fmt.Errorf("%s is not a directory", v.dir), ErrNotTier)
 	}
 	switch _, err := os.Lstat(v.path(formatName)); {
 	case errors.Is(err, fs.ErrPermission):
 		return err // says nothing about what the daemon finds
 	case errors.Is(err, fs.ErrNotExist) && !v.used():
-		return gpuipc.WithKind(fmt.Errorf("%s has no file %s", v.dir, formatName), ErrNotTier)
+		return errkind.With(fmt.Errorf("%s has no file %s", v.dir, formatName), ErrNotTier)
 	}
 	parts := []string{lockName, formatName, keyName, indexDir, slabDir, profileDir}
 	user, owned := os.Geteuid(), map[int]int{}

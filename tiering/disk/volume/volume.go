@@ -14,7 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rs/zerolog"
 
-	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/catalog"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
@@ -158,7 +158,7 @@ func OpenExisting(o Options) (v *Volume, err error) {
 func (v *Volume) readExisting(o *Options) (err error) {
 	v.Format, err = readFormat(v.index, v.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = gpuipc.WithKind(fmt.Errorf("%s has no file %s", o.Dir, formatName), ErrNotTier)
+		err = errkind.With(fmt.Errorf("%s has no file %s", o.Dir, formatName), ErrNotTier)
 		if v.used() {
 			err = errFormatLost
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
+	"github.com/spliced-kv/spliced/policy/errkind"
 	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/internal/catalog"
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
@@ -77,7 +78,7 @@ func (c *Reservations) Reserve(q *ReserveQuery) (Reservation, error) {
 		return Reservation{}, err
 	}
 	if err := p.CheckSpec(q.Spec); err != nil {
-		return Reservation{}, gpuipc.WithKind(fmt.Errorf("segment %x: %w", q.Key[:8], err), tier.ErrInvalid)
+		return Reservation{}, errkind.With(fmt.Errorf("segment %x: %w", q.Key[:8], err), tier.ErrInvalid)
 	}
 	if len(q.Tokens) != q.Spec.Tokens {
 		return Reservation{}, fmt.Errorf("segment %x: %d token ids for %d tokens: %w", q.Key[:8], len(q.Tokens), q.Spec.Tokens, tier.ErrInvalid)
