@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,6 +161,14 @@ func TestClientSaysWhyThereIsNoAnswer(t *testing.T) {
 		}
 		if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnavailable) || err.Error() != want {
 			t.Errorf("%s: %v, want %s", target, err, want)
+		}
+		c.Close()
+	}
+	for range 20 { // the connection ends before or after the request is written
+		c, err := NewClient("http://"+closing.Addr().String(), "")
+		must(t, err)
+		if _, err := c.Status(t.Context()); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "closed the connection") {
+			t.Errorf("a port that closes: %v", err)
 		}
 		c.Close()
 	}

@@ -65,7 +65,7 @@ func (c *Client) whyUnanswered(err error) string {
 		return "the certificate of " + c.at + " is for other names or addresses: use one of these"
 	case dns != nil && dns.IsNotFound:
 		return "no such host: " + dns.Name
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET):
+	case closedEarly(err):
 		text := c.at + " closed the connection before its answer was complete"
 		if !c.socket && strings.HasPrefix(c.base, "http:") {
 			text += "; if the port speaks TLS, use https://"
@@ -79,4 +79,12 @@ func (c *Client) whyUnanswered(err error) string {
 		err = call.Err
 	}
 	return fmt.Sprintf("%s: %v", c.at, err)
+}
+
+// closedEarly reports whether the server closed the connection before it had answered. net/http does
+// not export the error that it returns when the connection ends before the request is written.
+func closedEarly(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) ||
+		strings.Contains(err.Error(), "server closed idle connection")
 }
