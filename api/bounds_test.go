@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -19,7 +20,7 @@ import (
 
 // Whoever holds all connections and says nothing closes his own.
 func TestIdleConnectionsMakeWay(t *testing.T) {
-	s := serve(t, newFake(0), nil)
+	s := serve(t, newFake(0), func(o *Options) { o.idleTimeout = time.Minute })
 	address := strings.TrimPrefix(s.tcp, "http://")
 	conns := make([]net.Conn, maxConnections+8)
 	for i := range conns {

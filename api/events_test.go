@@ -211,7 +211,7 @@ func TestStreamsThatCannotBeGivenAreRefused(t *testing.T) {
 // leaves is noticed though nothing happens.
 func TestStreamsTakeNobodysPlace(t *testing.T) {
 	f := newFake(0)
-	s := serve(t, f, nil)
+	s := serve(t, f, func(o *Options) { o.idleTimeout = time.Minute })
 	conns := make([]net.Conn, maxStrangers)
 	for i := range conns {
 		conns[i], _ = openStream(t, address(s), "")

@@ -185,7 +185,7 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		DisablePreParseMultipartForm: true,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 s.patience,
-		IdleTimeout:                  idleTimeout,
+		IdleTimeout:                  s.idle,
 		NoDefaultServerHeader:        true,
 		// fasthttp needs a goroutine for the life of the process to write Date, and does not
 		// let a handler set it, so responses have no Date.

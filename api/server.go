@@ -64,7 +64,7 @@ type Options struct {
 	// localhost and address literals.
 	Hosts []string
 
-	heartbeat, writeTimeout time.Duration // for tests; 0 = the constants of these names
+	heartbeat, writeTimeout, idleTimeout time.Duration // for tests; 0 = the constants of these names
 }
 
 // Validate lists all bad settings.
@@ -114,6 +114,7 @@ type Server struct {
 	happened  Events
 	heartbeat time.Duration
 	patience  time.Duration  // how long a write waits for a client that does not read
+	idle      time.Duration  // how long a connection is kept without a request
 	streams   sync.WaitGroup // grows only while a connection is served
 	strangers atomic.Int64   // streams over untrusted listeners
 
@@ -133,7 +134,7 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating), refusals: newRefusals()}
+	s := &Server{happened: o.Events, heartbeat: cmp.Or(o.heartbeat, heartbeat), patience: cmp.Or(o.writeTimeout, writeTimeout), idle: cmp.Or(o.idleTimeout, idleTimeout), log: o.Log, hosts: map[string]bool{}, locating: make(chan struct{}, maxLocating), refusals: newRefusals()}
 	s.Show(o.Shown)
 	s.SetTokens(o.Tokens)
 	for _, h := range o.Hosts {

@@ -85,6 +85,6 @@ func (c *Client) whyUnanswered(err error) string {
 // not export the error that it returns when the connection ends before the request is written.
 func closedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) ||
+		errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || errors.Is(err, net.ErrClosed) ||
 		strings.Contains(err.Error(), "server closed idle connection")
 }

@@ -57,7 +57,7 @@ func waitReady(t *testing.T, m *Model) {
 // brief is a context that ends soon: of calls that are not answered in time, where others
 // of the same client have all the time that they need.
 func brief(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -338,16 +338,16 @@ func TestManyRestarts(t *testing.T) {
 }
 
 func TestStalledDaemonCostsTheDeadline(t *testing.T) {
-	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 30 * time.Millisecond })
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 500 * time.Millisecond })
 	release := f.hold(wire.OpMatch)
-	within(t, 30*time.Millisecond, func() {
+	within(t, 500*time.Millisecond, func() {
 		if err := matchOne(m); !errors.Is(err, ErrLate) {
 			t.Errorf("got %v", err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(background, 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
 	defer cancel()
-	within(t, 5*time.Millisecond, func() {
+	within(t, 100*time.Millisecond, func() {
 		if err := m.Match(ctx, &MatchQuery{}, &Found{}); !errors.Is(err, ErrLate) {
 			t.Errorf("got %v", err)
 		}
@@ -819,7 +819,7 @@ func TestFullTableIsBusyAndRecovers(t *testing.T) {
 	f := newFake(t)
 	f.maxInFlight = 8
 	f.start()
-	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = 200 * time.Millisecond })
+	c := open(t, f, func(o *Options) { o.Timeouts.Lookup = time.Second })
 	m := register(t, c, Binding{})
 	release := f.hold(wire.OpMatch)
 	errs := make(chan error, 10)
@@ -867,13 +867,13 @@ func TestSilentDaemonCostsFewDeadlines(t *testing.T) {
 		}
 	}
 	within(t, 0, func() {
-		for range 1000 {
+		for range 100 { // within a second: then one call is let through
 			if err := matchOne(m); !errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
 		}
 	})
-	if n := c.Counters(); n.Late != link.StallCalls || n.Stalled != 1000 || n.Lost != 0 {
+	if n := c.Counters(); n.Late != link.StallCalls || n.Stalled != 100 || n.Lost != 0 {
 		t.Errorf("%+v", n)
 	}
 	release()

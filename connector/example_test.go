@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -23,12 +24,15 @@ func Example() {
 	socket, stop := startDaemon()
 	defer stop()
 
-	client, err := connector.Open(connector.Options{Socket: socket})
+	client, err := connector.Open(connector.Options{
+		Socket:   socket,
+		Timeouts: connector.Timeouts{Lookup: 10 * time.Second}, // 50 ms by default; only so that this example always prints the same
+	})
 	if err != nil {
 		log.Fatal(err) // an option is wrong; a daemon that is away is no error
 	}
 	defer client.Close()
-	if err := client.WaitAttached(ctx); err != nil { // only so that this example always prints the same
+	if err := client.WaitAttached(ctx); err != nil { // for the same reason
 		log.Fatal(err)
 	}
 	prof, err := profile.New(identityOfMyModel())

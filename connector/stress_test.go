@@ -167,7 +167,7 @@ func TestAcquireThatFailsReturnsItsLeasesAtOnce(t *testing.T) {
 // TestBurstOfLateLeases: more leases come late than there are entries for the
 // client's own requests; all are given back.
 func TestBurstOfLateLeases(t *testing.T) {
-	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 20 * time.Millisecond })
+	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 500 * time.Millisecond }) // all ask before three are late
 	answer := f.hold(wire.OpAcquire)
 	const n = 3 * link.OwnEntries
 	returned := make(chan int, n)

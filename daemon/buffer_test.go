@@ -194,7 +194,7 @@ func TestACancelledFlushLosesNothing(t *testing.T) {
 	want, _ := c.replay(p, b, 8, 0)
 	stall := device.StallInside(t, gpuipc.OpReplay, 1)
 	request := c.send(wire.OpReplay, &wire.ReplayRequest{Profile: c.profile, Buffer: b, Token: 8, Flush: 1})
-	<-stall.Reached()
+	stall.Await()
 	cancel := c.send(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}})
 	c.refused(wire.OpAccept, &wire.AcceptRequest{Profile: c.profile, Buffer: b}, wire.Busy, "buffer")
 	stall.Release()

@@ -102,11 +102,7 @@ func stallScatter(t *testing.T) *stalled {
 	r := s.c.acquire(0, d.key)
 	s.stall = device.StallInside(t, gpuipc.OpRotate, 1)
 	s.request = s.c.send(wire.OpRotate, s.c.scatter(memory, r.Leases[0], d))
-	select {
-	case <-s.stall.Reached():
-	case <-time.After(patience):
-		t.Fatal("the scatter has no middle: one chunk was all of it")
-	}
+	s.stall.Await() // in the middle: the scatter has several chunks
 	return s
 }
 
@@ -229,7 +225,7 @@ func TestQueuedWorkIsCancelledWithoutBeingTouched(t *testing.T) {
 	d := newDocument(p, nil, 9, 32, profile.RoleFirst)
 	id, _ := s.c.reserve(d, 0)
 	commit := s.c.send(wire.OpCommit, s.c.commitRequest(id, d.layout, d.bytes))
-	<-second.Reached()
+	second.Await()
 	compose := s.c.send(wire.OpCompose, &wire.ComposeRequest{Profile: s.c.profile})
 	h := s.c.header(wire.OpCompose)
 	h.Deadline = 1 // µs: late before anybody begins it
@@ -271,7 +267,7 @@ func TestADeadlineStopsRunningWork(t *testing.T) {
 	h := c.header(wire.OpCommit)
 	h.Deadline = 2_000_000 // begun by then on a busy machine, too
 	c.sendHeader(&h, m)
-	<-stall.Reached()
+	stall.Await()
 	<-stall.Context().Done() // the deadline is over while it runs
 	stall.Release()
 	if code, body, _ := c.await(h.Request); code != wire.Late {
@@ -294,7 +290,7 @@ func TestInFlightRequestsAreBounded(t *testing.T) {
 	stall := device.Stall(t, gpuipc.OpCompose, 1)
 	q := &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease, d, 1)}
 	running := []uint64{c.send(wire.OpCompose, q), c.send(wire.OpCompose, q), c.send(wire.OpCompose, q)}
-	<-stall.Reached()
+	stall.Await()
 	c.refused(wire.OpCompose, q, wire.Busy, "3 requests are in flight")
 	// An id that is in flight is refused; the first one goes on.
 	h := c.header(wire.OpStats)

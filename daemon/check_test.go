@@ -53,11 +53,11 @@ func TestCheckTriesPorts(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	gossip, free := address(t), address(t)
+	udp, err := net.ListenPacket("udp", gossip.String()) // and nobody listens there by TCP
 	must(t, err)
 	defer udp.Close()
-	taken, gossip := tcp.Addr().(*net.TCPAddr).AddrPort(), udp.LocalAddr().(*net.UDPAddr).AddrPort()
-	free := address(t)
+	taken := tcp.Addr().(*net.TCPAddr).AddrPort()
 	c := testConfig(t)
 	c.ClusterSeeds, c.ClusterBind, c.ClusterPeerBind, c.ClusterNode, c.ClusterInsecure = []string{"a"}, gossip, taken, "a", true
 	c.HTTP, c.EventsBind, c.EventsReplayBind = free.String(), free, netip.MustParseAddrPort("192.0.2.1:5558")

@@ -183,37 +183,39 @@ func TestRemovalsHoldUpNobody(t *testing.T) {
 	p := testProfile(1)
 	c := attach(t, r.Socket(), wire.TenantName{})
 	c.register(p)
-	for i := range 2000 {
-		c.publish(newDocument(p, nil, uint64(10000+i), 16, profile.RoleFirst))
-	}
 	kept := newDocument(p, nil, 3, 16, profile.RoleFirst)
 	other := attach(t, r.Socket(), wire.TenantName{})
 	other.register(p)
-	var wait sync.WaitGroup
-	var removed api.Removed
-	var failed error
-	done := make(chan struct{})
 	admin := r.adminClient(t)
-	wait.Go(func() {
-		defer close(done)
-		removed, failed = admin.RemoveSegments(context.Background(), api.RemovalQuery{})
-	})
-	answered := 0
-	for busy := true; busy; answered++ {
-		other.match(kept.key)
-		select {
-		case <-done:
-			busy = false
-		default:
+	most := 0
+	for range 3 { // in one round this thread may not run meanwhile
+		for i := range 2000 {
+			c.publish(newDocument(p, nil, uint64(10000+i), 16, profile.RoleFirst))
+		}
+		var removed api.Removed
+		var failed error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			removed, failed = admin.RemoveSegments(context.Background(), api.RemovalQuery{})
+		}()
+		answered := 0
+		for busy := true; busy; answered++ {
+			other.match(kept.key)
+			select {
+			case <-done:
+				busy = false
+			default:
+			}
+		}
+		if failed != nil || removed.Removed != 2000 {
+			t.Fatalf("%+v, %v", removed, failed)
+		}
+		if most = max(most, answered); most >= 10 {
+			return
 		}
 	}
-	wait.Wait()
-	if failed != nil || removed.Removed != 2000 {
-		t.Fatalf("%+v, %v", removed, failed)
-	}
-	if answered < 10 {
-		t.Errorf("%d matches were answered while 2000 segments were removed", answered)
-	}
+	t.Errorf("at most %d matches were answered while 2000 segments were removed", most)
 }
 
 // startControlled starts a daemon with its admin socket beside that of engines, and a client

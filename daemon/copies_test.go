@@ -69,12 +69,15 @@ func TestLastCopiesGoToANodeWithRoom(t *testing.T) {
 			held++
 		}
 	}
-	pushed, took, unplaced := a.counter("peer_copies_pushed"), b.counter("peer_copies_taken"), a.counter("peer_copies_unplaced")
+	var pushed, took, unplaced float64
+	eventually(t, "what b took is counted by a", func() bool { // one whose answer came too late was taken, and a has not placed it
+		pushed, took, unplaced = a.counter("peer_copies_pushed"), b.counter("peer_copies_taken"), a.counter("peer_copies_unplaced")
+		return pushed > 0 && took >= pushed && took <= pushed+unplaced
+	})
 	t.Logf("%d of 40 are held by a or b; %v pushed, %v taken, %v unplaced, %v lost for want of time", held, pushed, took,
 		unplaced, a.counter("offload_no_room"))
-	// One whose answer came too late was taken, and a has not placed it.
-	if pushed == 0 || took < pushed || took > pushed+unplaced || held < 36 {
-		t.Errorf("%d of 40 are held, %v were pushed, %v taken and %v not placed", held, pushed, took, unplaced)
+	if held < 36 {
+		t.Errorf("%d of 40 are held", held)
 	}
 	var moved *document
 	for _, doc := range docs {

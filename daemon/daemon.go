@@ -76,6 +76,7 @@ type Daemon struct {
 	lower   func(tier.Tier) tier.Tier
 	level   view.Level
 	every   time.Duration // interval between writes of notes; 0 = note.Every
+	offers  time.Duration // longest wait for offers of parallel work; 0 = the default
 
 	peers     *peers // nil = no cluster
 	objectKey []byte // secret of the object store; nil = none

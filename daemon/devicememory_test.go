@@ -125,7 +125,7 @@ func (c *rawClient) refusedWith(op wire.Op, m wire.Message, want wire.Code, part
 func TestADriverThatDoesNotAnswerCostsTheRequest(t *testing.T) {
 	config := deviceConfig(t)
 	config.AdminSocket = ""
-	config.HBMTimeout = 50 * time.Millisecond
+	config.HBMTimeout = 500 * time.Millisecond
 	r, lib := startFake(t, config)
 	device := openDevice(t, lib.Path)
 	region := engineRegion(t, device, 4)
@@ -168,7 +168,7 @@ func TestEngineMemoryOnTheDeviceOutlivesTheWrites(t *testing.T) {
 	c.call(wire.OpRegisterDevice, m, &memory, fds...)
 	stall := double.Stall(t, gpuipctest.OpRotateAll, 1)
 	c.send(wire.OpRotate, c.scatter(memory.Memory, lease, d))
-	<-stall.Reached()
+	stall.Await()
 	must(t, c.conn.CloseWrite())
 	eventually(t, "the daemon has noticed", func() bool { return r.server.Connections()[0].Ending })
 	must(t, c.conn.SetRecvTimeout(20*time.Millisecond))

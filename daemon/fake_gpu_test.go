@@ -385,7 +385,7 @@ func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
 			leakCheck(t)
 			config := deviceConfig(t)
 			config.AdminSocket = ""
-			config.HBMLibrary, config.HBMTimeout = lib.Path, 20*time.Millisecond
+			config.HBMLibrary, config.HBMTimeout = lib.Path, 150*time.Millisecond // a device has 30 times this to open
 			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: call, Nth: 1})
 			r := startParts(t, config, Parts{})
 			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "the driver timed out after") {

@@ -27,7 +27,7 @@ func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
 	stall := double.Stall(t, gpuipctest.OpComposeAll, 1)
 	m := &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease, d, 6)}
 	first := c.send(wire.OpCompose, m)
-	<-stall.Reached()
+	stall.Await()
 	h := c.header(wire.OpCompose)
 	h.Deadline = 20_000
 	c.sendHeader(&h, m)
@@ -53,7 +53,7 @@ func TestAnOrderThatReleasedIsAnsweredAndItsNumberWritten(t *testing.T) {
 	lease := c.deviceLease(d)
 	stall := double.Stall(t, gpuipc.OpStore, 1)
 	request := c.send(wire.OpOrder, &wire.OrderRequest{Signal: 1, Leases: []uint64{lease}})
-	<-stall.Reached()
+	stall.Await()
 	c.send(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{request}})
 	if codes := c.release(lease); wire.Code(codes[0]) != wire.Gone {
 		t.Errorf("while the number is written the lease is %v", wire.Code(codes[0]))
@@ -116,7 +116,7 @@ func TestAConnectionEndsThoughTheGPUHangs(t *testing.T) {
 	c := attachDouble(t, r.Socket())
 	stall := double.Stall(t, gpuipc.OpStore, 1)
 	c.close()
-	<-stall.Reached()
+	stall.Await()
 	eventually(t, "the connection is gone", func() bool { return len(r.server.Connections()) == 0 })
 	if r.gpus[0].ConnectionBytes() == 0 {
 		t.Error("memory was given back while a call uses it")

@@ -303,7 +303,7 @@ func TestOneConnectionAttachesOneGPUOfTwo(t *testing.T) {
 	stall := doubles[0].Stall(t, gpuipc.OpNewRegion, 1)
 	ids := [2]gpuipc.UUID{doubles[0].UUID(), doubles[1].UUID()}
 	request := c.send(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: ids[0][:]})
-	<-stall.Reached()
+	stall.Await()
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: ids[1][:]}, wire.Invalid, "attaches a device already")
 	stall.Release()
 	code, body, fds := c.await(request)
@@ -369,7 +369,7 @@ func TestAHangingGPUHoldsUpNoOtherGPU(t *testing.T) {
 	lease := slow.deviceLease(d)
 	stall := doubles[0].Stall(t, gpuipctest.OpComposeAll, 1)
 	request := slow.send(wire.OpCompose, &wire.ComposeRequest{Profile: slow.profile, Layer: 0, Plan: onePlan(lease, d, 6)})
-	<-stall.Reached()
+	stall.Await()
 	quick.compose(quick.deviceLease(d), d)
 	late := attachDoubleOf(t, r.Socket(), ids[1][:])
 	late.close()
@@ -410,7 +410,10 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 				lib.Inject(t, *row.fault)
 			}
 			config := deviceConfig(t)
-			config.AdminSocket, config.HTTP, config.HBMLibrary, config.HBMDevices, config.HBMTimeout = "", "127.0.0.1:0", lib.Path, row.names, 50*time.Millisecond
+			config.AdminSocket, config.HTTP, config.HBMLibrary, config.HBMDevices, config.HBMTimeout = "", "127.0.0.1:0", lib.Path, row.names, patience
+			if row.fault != nil && row.fault.Kind == fakecuda.Hang {
+				config.HBMTimeout = 150 * time.Millisecond // a device has 30 times this to open
+			}
 			r := startParts(t, config, Parts{})
 			check := r.check(t, "hbm")
 			if check.State != api.CheckDegraded || !strings.Contains(check.Detail, row.want) {

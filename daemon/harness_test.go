@@ -48,7 +48,7 @@ func testConfig(t testing.TB) settings.Config {
 	c.Staging, c.Slots = 2*settings.MiB, 2*settings.MiB
 	c.ConnectionMemory = 64 * settings.MiB
 	c.Workers = 2
-	c.PromoteTimeout, c.HBMTimeout = patience, patience
+	c.RequestTimeout, c.DrainTimeout, c.PromoteTimeout, c.HBMTimeout = patience, patience, patience, patience
 	c.Tenants = append(c.Tenants, settings.Tenant{Name: "guarded", Token: "open sesame", Salt: "pepper"})
 	return c
 }
@@ -83,6 +83,7 @@ func startParts(t testing.TB, c settings.Config, parts Parts) *running {
 	parts.Log, parts.Build = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Build{Version: "test"}
 	d, err := New(c, parts)
 	must(t, err)
+	d.offers = patience
 	return startNew(t, d)
 }
 

@@ -126,7 +126,7 @@ func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 
 // workConfig returns the configuration of parallel work. The store must be open.
 func (d *Daemon) workConfig() parallel.Config {
-	c := parallel.Config{Store: d.store, Now: d.now, Log: d.log}
+	c := parallel.Config{Store: d.store, Now: d.now, Log: d.log, Offers: d.offers}
 	for i, t := range d.tenants {
 		c.Tenants = append(c.Tenants, parallel.Tenant{ID: t.ID, Salt: t.Salt, Parallel: d.config.Tenants[i].Parallel})
 	}

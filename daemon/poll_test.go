@@ -79,7 +79,7 @@ func TestAJobKeepsNobodyWaiting(t *testing.T) {
 			}
 			stall := device.Stall(t, gpuipc.OpCompose, 1)
 			job := busy.send(wire.OpCompose, &wire.ComposeRequest{Profile: busy.profile, Layer: 0, Plan: onePlan(lease, d, 1)})
-			<-stall.Reached()
+			stall.Await()
 			for _, c := range append(others, busy) {
 				c.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
 			}

@@ -61,7 +61,7 @@ func TestASlotHasOneWriterOrReaders(t *testing.T) {
 
 	stall := device.Stall(t, gpuipc.OpCompose, 1)
 	writing := c.send(wire.OpCompose, write)
-	<-stall.Reached()
+	stall.Await()
 	c.refused(wire.OpCompose, read, wire.Busy, "being written")
 	stall.Release()
 	if code, _, _ := c.await(writing); code != wire.OK {
@@ -69,7 +69,7 @@ func TestASlotHasOneWriterOrReaders(t *testing.T) {
 	}
 	stall = device.Stall(t, gpuipc.OpCompose, 1)
 	reading := c.send(wire.OpCompose, read)
-	<-stall.Reached()
+	stall.Await()
 	c.refused(wire.OpCompose, write, wire.Busy, "being read")
 	stall.Release()
 	if code, _, _ := c.await(reading); code != wire.OK {
@@ -79,7 +79,7 @@ func TestASlotHasOneWriterOrReaders(t *testing.T) {
 	// A write that was stopped leaves nothing that could be read as a state.
 	stall = device.Stall(t, gpuipc.OpCompose, 1)
 	writing = c.send(wire.OpCompose, write)
-	<-stall.Reached()
+	stall.Await()
 	cancel := c.send(wire.OpCancel, &wire.CancelRequest{Requests: []uint64{writing}})
 	c.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{}) // the cancel was heard
 	stall.Release()
@@ -107,7 +107,7 @@ func TestRowsBeforeADeadlineKeepTheirCodes(t *testing.T) {
 	h := c.header(wire.OpCommit)
 	h.Deadline = 2_000_000 // rows 0 and 1 are done by then on a busy machine, too
 	c.sendHeader(&h, m)
-	<-stall.Reached()
+	stall.Await()
 	<-stall.Context().Done() // the deadline is over while row 2 runs
 	stall.Release()
 	code, body, _ := c.await(h.Request)
@@ -140,7 +140,7 @@ func TestQueuedWorkIsLateWhenItsTimeIsOver(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	config := testConfig(t)
-	config.Workers, config.MaxRequestTimeout, config.RequestTimeout = 1, 400*time.Millisecond, 300*time.Millisecond
+	config.Workers, config.MaxRequestTimeout, config.RequestTimeout = 1, 3*time.Second, 2*time.Second
 	r, c, stall, running := stalledCommit(t, device, config)
 	// No worker is free and none gets free: the answer comes all the same, for a
 	// deadline cut to what the daemon allows.

@@ -106,7 +106,7 @@ func TestRequestsAreSpansOfTheEnginesTrace(t *testing.T) {
 
 func TestACollectorThatIsNotThereCostsNothing(t *testing.T) {
 	config := testConfig(t)
-	config.OTLPEndpoint, config.DrainTimeout = "http://127.0.0.1:1/v1/traces", 200*time.Millisecond
+	config.OTLPEndpoint, config.DrainTimeout = "http://127.0.0.1:1/v1/traces", 2*time.Second
 	d := startDaemon(t, config, nil)
 	client := attach(t, d.Socket())
 	client.register(testProfile(1))

@@ -23,7 +23,7 @@ func stalledCommit(t *testing.T, device *gpuipctest.Device, c settings.Config) (
 	id, _ := client.reserve(d, 0)
 	stall := device.Stall(t, gpuipc.OpCopyDigests, 1)
 	request := client.send(wire.OpCommit, client.commitRequest(id, d.layout, d.bytes))
-	<-stall.Reached()
+	stall.Await()
 	return r, client, stall, request
 }
 
@@ -61,7 +61,7 @@ func TestWorkThatDoesNotEndInTimeIsStopped(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
 	config := testConfig(t)
-	config.DrainTimeout = 10 * time.Millisecond
+	config.DrainTimeout = 2 * time.Second
 	r, c, stall, _ := stalledCommit(t, device, config)
 	r.cancel()
 	eventually(t, "the work's context has ended", func() bool {

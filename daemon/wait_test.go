@@ -365,7 +365,7 @@ func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
 			m.Level = uint8(wire.LevelSynced)
 			h := s.c.header(wire.OpCommit)
 			if end == "late" {
-				h.Deadline = uint32(500 * time.Millisecond / time.Microsecond)
+				h.Deadline = uint32(2 * time.Second / time.Microsecond)
 			}
 			s.c.sendHeader(&h, m)
 			s.disk.writes.await(t)
@@ -463,7 +463,7 @@ func TestAStopLeavesADiskThatHangs(t *testing.T) {
 
 // A daemon that stops does not wait for a disk longer than it waits for work.
 func TestAStopEndsWaits(t *testing.T) {
-	s := startSlow(t, func(c *settings.Config) { small(c); c.DrainTimeout = 50 * time.Millisecond })
+	s := startSlow(t, func(c *settings.Config) { small(c); c.DrainTimeout = 2 * time.Second })
 	d := s.onDisk(1)
 	s.disk.reads.close()
 	s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{d.key}})

@@ -94,7 +94,7 @@ func TestAnOperationStoppedInItsMiddleWritesNothingLater(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			result := make(chan error, 1)
 			go func() { result <- l.run(ctx, d, r) }()
-			<-stall.Reached()
+			stall.Await()
 			before := untouched(t, r)
 			if before == 0 || before == half {
 				t.Errorf("%d bytes untouched: not in the middle", before)
@@ -124,7 +124,7 @@ func TestNoOperationReturnsBeforeItsLastWorker(t *testing.T) {
 			stall := d.StallInside(t, l.op, 1)
 			result := make(chan error, 1)
 			go func() { result <- l.run(context.Background(), d, r) }()
-			<-stall.Reached()
+			stall.Await()
 			// The others finish everything but what the stalled worker holds.
 			left, before := untouched(t, r), half
 			for left != before || left > half/2 {

@@ -424,7 +424,7 @@ func TestBuffersInUseAreBusy(t *testing.T) {
 		_, err := c.Plans().Append(d.ctx, appendMore)
 		done <- err
 	}()
-	<-stall.Reached()
+	stall.Await()
 	_, err := c.Plans().Append(d.ctx, appendMore)
 	d.wantErr(err, tier.ErrBusy)
 	_, err = c.Plans().Accept(d.acceptQuery(id, 1))
@@ -436,7 +436,7 @@ func TestBuffersInUseAreBusy(t *testing.T) {
 
 	stall = d.dev.Stall(t, gpuipc.OpReplay, 1)
 	go func() { done <- c.Plans().Replay(d.ctx, flush) }()
-	<-stall.Reached()
+	stall.Await()
 	more := *appendMore
 	more.Begin = 8
 	_, err = c.Plans().Append(d.ctx, &more)
@@ -459,7 +459,7 @@ func TestBuffersEndWithTheirSession(t *testing.T) {
 		stall := d.dev.Stall(t, gpuipc.OpReplay, 1)
 		done := make(chan error)
 		go func() { done <- c.Plans().Replay(d.ctx, q) }()
-		<-stall.Reached()
+		stall.Await()
 		c.Close()
 		d.audit()
 		if d.Pools()[1].UsedBytes == 0 {

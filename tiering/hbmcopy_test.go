@@ -250,7 +250,7 @@ func TestAPromotionHoldsItsObject(t *testing.T) {
 		stall := x.twin.Stall(t, gpuipctest.OpUpload, 2)
 		done := make(chan struct{})
 		go func() { defer close(done); x.carryHBM() }()
-		<-stall.Reached()
+		stall.Await()
 		if pool := x.Pools(); pool[0].LeasedBytes != x.cost(p) || pool[2].PendingBytes != x.costHBM(p.layout.Bytes) {
 			t.Fatalf("%v, want pool[0].LeasedBytes == x.cost(p), pool[2].PendingBytes == x.costHBM(p.layout.Bytes)", pool)
 		}
@@ -454,7 +454,7 @@ func TestCloseUnderAPromotion(t *testing.T) {
 	var rows []Acquired
 	var waiter, closer sync.WaitGroup
 	waiter.Go(func() { rows, _ = x.c.AwaitAcquireResident(x.ctx, x.acquireQuery(p), nil) })
-	<-stall.Reached()
+	stall.Await()
 	store := x.Store
 	closer.Go(func() {
 		if err := errors.Join(x.staging.Close(), x.slots.Close(), store.Close()); err != nil {

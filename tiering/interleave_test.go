@@ -54,7 +54,7 @@ func TestFillThatEndsDuringACommitFreesItsPagesAfterwards(t *testing.T) {
 			item := b.item(r.r0.ID, 0, 0, contentOf(p, 0)[:p.layout.Parts[0].Len])
 			stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
 			done := later(func() error { _, err := r.c.Commit(b.ctx, item); return err })
-			<-stall.Reached()
+			stall.Await()
 
 			end(b, r)
 			b.wantMiss(p, tier.ReasonAborted)
@@ -88,7 +88,7 @@ func TestCommitsOfOneReservationRunAtOnce(t *testing.T) {
 	stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
 	var published bool
 	done := later(func() error { got, err := c.Commit(b.ctx, slow); published = got.Published; return err })
-	<-stall.Reached()
+	stall.Await()
 	_, err = c.Commit(b.ctx, CommitItem{Reservation: r.ID, Part: 1, ChunkFirst: 2, Digests: slow.Digests[2:], Src: slow.Src.Slice(2<<20, v.Len-2<<20)})
 	b.wantErr(err, tier.ErrInvalid) // it is being written
 	early, err := c.Commit(b.ctx, CommitItem{
@@ -117,7 +117,7 @@ func TestStagingThatChangesDuringACommitIsCorrupt(t *testing.T) {
 	item := b.item(r.ID, 1, 0, data[v.Off:v.Off+v.Len])
 	stall := b.dev.StallInside(t, gpuipc.OpCopyDigests, 1)
 	done := later(func() error { _, err := c.Commit(b.ctx, item); return err })
-	<-stall.Reached() // one chunk of three is copied
+	stall.Await() // one chunk of three is copied
 	b.stage(v.Len-1, []byte{data[v.Off+v.Len-1] ^ 1})
 	stall.Release()
 	b.wantErr(<-done, tier.ErrCorrupt)
@@ -153,7 +153,7 @@ func TestOperationKeepsWhatItReads(t *testing.T) {
 			q.Out = b.slot(4<<20, q.Out.Len())
 			stall := b.dev.Stall(t, gpuipc.OpCompose, 2) // between two layers
 			done := later(func() error { return c.Plans().Compose(b.ctx, q) })
-			<-stall.Reached()
+			stall.Await()
 			end(b, c, p, id)
 			b.wantUsed(b.cost(p), 0)
 			stall.Release()
@@ -216,7 +216,7 @@ func TestStoreCloseWaitsForOperations(t *testing.T) {
 	q := b.composeOne(p, b.lease(c, p))
 	stall := b.dev.Stall(t, gpuipc.OpCompose, 1)
 	op := later(func() error { return c.Plans().Compose(b.ctx, q) })
-	<-stall.Reached()
+	stall.Await()
 	store := b.Store
 	closed := later(store.Close)
 	b.until("Close has begun", func() bool {

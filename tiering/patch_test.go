@@ -124,7 +124,7 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 		defer close(carried)
 		x.carry()
 	}()
-	<-stall.Reached()
+	stall.Await()
 	x.cat.Mu.Lock()
 	x.move.Promotions.Engine.Cancel(x.move.Promotions.Engine.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}), transfer.ErrStopped)
 	x.cat.Mu.Unlock()

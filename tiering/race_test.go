@@ -104,6 +104,7 @@ func TestManyClientsOfHBM(t *testing.T) {
 	h := newTwoAndHBM(t, hybrid(1), crowdOptions, writeBehind, func(c *Config) {
 		c.HBM[0].PublicBytes, c.HBM[0].PrivateBytes, c.HBM[0].AfterMatch, c.HBM[0].Promotions = 200<<10, 1<<20, true, 3
 		c.SweepEvery = 5 * time.Millisecond
+		c.LeaseTTL, c.FillTTL = 50*time.Millisecond, time.Second // reading from the device takes longer
 	})
 	detach, err := h.AttachEngine(h.id, 0, device)
 	h.must(err)
@@ -235,8 +236,9 @@ func (cl *crowdClient) live(rounds int) {
 	if x.twin != nil {
 		defer func() { x.noError(cl.slots.Region.Close()) }()
 	}
-	for turn := range rounds {
-		if x.twin != nil && cl.i == 0 && turn == rounds*3/4 {
+	loses := x.twin != nil && cl.i == 0
+	for turn := 0; turn < rounds || loses && turn < 100*rounds && x.Counters().HBM.Lost == 0; turn++ {
+		if loses && turn >= rounds*3/4 && x.composed.Load() > 0 {
 			x.twin.Lose()
 		}
 		switch n := cl.rng.IntN(20); {

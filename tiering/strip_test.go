@@ -200,7 +200,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 	stall := b.dev.Stall(t, gpuipc.OpCopyDigests, 1)
 	done := make(chan error, 1)
 	go func() { _, err := c.Commit(b.ctx, item); done <- err }()
-	<-stall.Reached()
+	stall.Await()
 	b.must(c.Abort(r.ID))
 	if _, err := c.Save(b.saveQuery(1, 16, 0, tier.Exact)); !errors.Is(err, tier.ErrExists) {
 		t.Fatalf("%v", err)

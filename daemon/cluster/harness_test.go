@@ -141,11 +141,11 @@ func (b *bed) start(name string, seeds []string, change func(*Config)) *node {
 	n.mu.members = map[string]Member{}
 	cfg := Config{
 		Name: "test", Node: name, Version: "1.2.3", Seeds: seeds, Bind: loopback, PeerBind: loopback, Keyring: filepath.Join(b.dir, "keys"),
-		Timing: Timing{Rejoin: 200 * time.Millisecond, Resolve: time.Second, Watch: 20 * time.Millisecond, Leave: 500 * time.Millisecond},
+		Timing: Timing{Rejoin: 200 * time.Millisecond, Resolve: time.Second, Watch: 20 * time.Millisecond, Leave: 10 * time.Second},
 		Log:    zerolog.New(n.log), OnJoin: n.join, OnLeave: n.leave,
 		tune: func(m *memberlist.Config) {
 			m.ProbeInterval, m.ProbeTimeout, m.SuspicionMult = 100*time.Millisecond, 50*time.Millisecond, 2
-			m.GossipInterval, m.PushPullInterval, m.TCPTimeout = 10*time.Millisecond, 500*time.Millisecond, time.Second
+			m.GossipInterval, m.PushPullInterval, m.TCPTimeout = 10*time.Millisecond, 500*time.Millisecond, patience
 			own := netip.AddrPortFrom(loopback.Addr(), uint16(m.BindPort))
 			m.Transport = &cut{NodeAwareTransport: m.Transport.(memberlist.NodeAwareTransport), dropped: &b.dropped, own: own.String()}
 		},

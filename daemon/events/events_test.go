@@ -145,13 +145,14 @@ func newReader(t *testing.T, n *node, topic string) *reader {
 	silent := zmq4.WithLogger(log.New(io.Discard, "", 0))
 	pub, rep := n.Addrs()
 	ctx, cancel := context.WithCancel(context.Background())
+	before := n.subscriptions()
 	r := &reader{&router{t: t, groups: map[int]map[uint64][]uint32{}}, zmq4.NewSub(ctx, silent), zmq4.NewDealer(ctx, silent), 0, 0, n}
 	t.Cleanup(func() { cancel(); r.sub.Close(); r.dealer.Close() })
 	for s, addr := range map[zmq4.Socket]net.Addr{r.sub: pub, r.dealer: rep} {
 		must(t, s.Dial("tcp://"+addr.String()))
 	}
 	must(t, r.sub.SetOption(zmq4.OptionSubscribe, topic))
-	eventually(t, "it has subscribed", func() bool { return n.subscriptions() > 0 })
+	eventually(t, "it has subscribed", func() bool { return n.subscriptions() > before })
 	return r
 }
 
@@ -349,6 +350,8 @@ func TestRoutersHearOfCheckpointsAndFirstSegments(t *testing.T) {
 			if _, ok := r.groups[0][n.told.chain(newScopeOf(n), other)[16]]; !ok {
 				t.Error("a block has another hash than its prefix has")
 			}
+			// Batches are sent before they are counted.
+			eventually(t, "all is counted", func() bool { c := n.Counters(); return c.Blocks == 19 && c.Objects == 3 })
 			if c := n.Counters(); c.Subscribers != 1 || c.Lost+c.Resyncs+c.Untold+c.Unheard > 0 || c.Blocks != 19 || c.Objects != 3 || c.Stored == 0 || c.Removed == 0 {
 				t.Errorf("%+v", c)
 			}

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -125,7 +126,7 @@ func (d *draft) find() {
 // ask queries all nodes at once, and continues with the nodes that answer in time. Late answers are
 // still received, so that their connections are open the next time.
 func (d *draft) ask(ctx context.Context) {
-	within := offerTime
+	within := cmp.Or(d.work.cfg.Offers, offerTime)
 	if end, ok := ctx.Deadline(); ok {
 		within = min(within, time.Until(end)/2)
 	}

@@ -29,6 +29,7 @@ type Config struct {
 	Cluster *Cluster // nil = only engines of this node help each other
 	Now     func() time.Time
 	Log     zerolog.Logger
+	Offers  time.Duration // longest time that a plan waits for offers; 0 = offerTime
 }
 
 // Cluster gives access to other nodes.

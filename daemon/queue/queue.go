@@ -333,7 +333,11 @@ func (q *Queue[J]) Begin(l *Lane[J], now time.Time, worker bool) Place[J] {
 
 // Leave ends the job's turn and frees its place.
 func (p *Place[J]) Leave() {
-	q, now := p.queue, time.Now()
+	p.leaveAt(time.Now())
+}
+
+func (p *Place[J]) leaveAt(now time.Time) {
+	q := p.queue
 	if !p.long {
 		q.short.Note(now)
 	}

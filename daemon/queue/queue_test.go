@@ -31,8 +31,9 @@ func serve(t *testing.T, q *Queue[*job], took time.Duration) string {
 	if !ok {
 		t.Fatal("no job")
 	}
-	p := q.Begin(j.lane, time.Now().Add(-took), true)
-	p.Leave()
+	now := time.Now()
+	p := q.Begin(j.lane, now.Add(-took), true)
+	p.leaveAt(now)
 	return j.name
 }
 

@@ -216,7 +216,7 @@ func awaitUnstuck(t *testing.T, d *device) {
 }
 
 func TestAStuckImportIsLeftBehind(t *testing.T) {
-	d, lib := openFake(t, Options{CallTimeout: 20 * time.Millisecond})
+	d, lib := openFake(t, Options{CallTimeout: 500 * time.Millisecond})
 	own := newRegion(t, d, gpuipc.RegionSpec{Bytes: 2 << 20}).(gpuipc.SharedRegion)
 	share := func() gpuipc.Share {
 		s, err := own.Share(gpuipc.WayDescriptor)
@@ -235,6 +235,7 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 		})
 	}
 	group.Wait()
+	awaitHanging(t, lib, bounded.Most)
 	if c := d.Counters(); c.StuckCalls != bounded.Most || c.LateCalls != bounded.Most {
 		t.Errorf("%+v, want %d stuck calls", c, bounded.Most)
 	}
@@ -258,7 +259,7 @@ func TestAStuckImportIsLeftBehind(t *testing.T) {
 }
 
 func TestAStuckCloseDoesNotHoldItsCaller(t *testing.T) {
-	d, lib := openFake(t, Options{CallTimeout: 20 * time.Millisecond})
+	d, lib := openFake(t, Options{CallTimeout: 500 * time.Millisecond})
 	own, err := d.NewRegion(gpuipc.RegionSpec{Name: "own", Bytes: 2 << 20, Access: gpuipc.ClientWrites})
 	must(t, err)
 	s, err := own.(gpuipc.SharedRegion).Share(gpuipc.WayDescriptor)
@@ -278,6 +279,7 @@ func TestAStuckCloseDoesNotHoldItsCaller(t *testing.T) {
 	if err := d.Close(); !errors.Is(err, gpuipc.ErrUnavailable) {
 		t.Errorf("close of the device under a call: %v", err)
 	}
+	awaitHanging(t, lib, 1)
 	lib.Release()
 	awaitUnstuck(t, d)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
 )
@@ -136,6 +137,7 @@ func take(rules *[]rule, op gpuipc.Op, at int) (due []rule) {
 
 // Stall is a point at which a goroutine waits.
 type Stall struct {
+	t       testing.TB
 	ctx     context.Context // set before reached is closed
 	reached chan struct{}
 	release chan struct{}
@@ -143,7 +145,7 @@ type Stall struct {
 }
 
 func newStall(t testing.TB) *Stall {
-	s := &Stall{reached: make(chan struct{}), release: make(chan struct{})}
+	s := &Stall{t: t, reached: make(chan struct{}), release: make(chan struct{})}
 	t.Cleanup(s.Release)
 	return s
 }
@@ -155,11 +157,19 @@ func (s *Stall) wait(ctx context.Context) error {
 	return nil
 }
 
-// Reached returns a channel that is closed when a goroutine has reached the stall.
-func (s *Stall) Reached() <-chan struct{} { return s.reached }
+// Await waits until a goroutine has reached the stall. The test fails if none does within a
+// minute.
+func (s *Stall) Await() {
+	s.t.Helper()
+	select {
+	case <-s.reached:
+	case <-time.After(time.Minute):
+		s.t.Fatal("no call reached the stall within a minute")
+	}
+}
 
 // Context returns the context of the call that waits at the stall. It must not be called
-// before the channel of Reached is closed.
+// before Await has returned.
 func (s *Stall) Context() context.Context { return s.ctx }
 
 // Release ends the stall, or prevents it if it was not reached yet. It may be called

@@ -59,7 +59,7 @@ func TestAStalledCallWaitsEvenWhenItsContextEnds(t *testing.T) {
 	cancel()
 	result := make(chan error, 1)
 	go func() { result <- d.Digests(ctx, gpuipc.Ref{}, nil) }()
-	<-stall.Reached()
+	stall.Await()
 	select {
 	case err := <-result:
 		t.Fatalf("returned: %v", err)

@@ -116,15 +116,20 @@ func TestCloseIsBoundedInItsSync(t *testing.T) {
 	s := newShelf(t)
 	cfg, faults := faulty(s.config(), 1)
 	cfg.DrainTime = 50 * time.Millisecond
-	lower := s.openOK(cfg)
-	s.mustWrite(lower.Tier, segments(1, 1)[0], tier.LevelLogged)
+	lower, err := Open(cfg)
+	must(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- lower.Run(ctx) }()
+	s.mustWrite(lower, segments(1, 1)[0], tier.LevelLogged)
+	stop()
+	<-ended // Close has nothing to wait for but the sync
 	entered, release := stall(faults, slabtest.OpSync)
 	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	<-entered
 	release()
-	_ = lower.close() // waits for Run
 }
 
 // Nor does a caller who hangs in its callback.

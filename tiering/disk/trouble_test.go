@@ -377,17 +377,19 @@ func (f badBlockFile) WriteAt(bufs [][]byte, off int64) error {
 // deleted any more.
 func TestRemovedStaysRemoved(t *testing.T) {
 	s := newShelf(t)
-	cfg := onMem(quick(s.config()), vfs.NewMem())
+	cfg, faults := faulty(quick(s.config()), 1)
 	lower := s.openOK(cfg)
 	w := segments(1, 2)
 	for _, w := range w {
 		s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	}
+	faults.Set(slabtest.Rule{Op: slabtest.OpCreate, Kind: slabtest.FaultError, Last: slabtest.Forever}) // it is not opened anew before the row is removed
 	_ = lower.catalogTrouble(errors.New("as if the catalogue had failed"))
 	n := w[0].name()
 	if !lower.Remove(&n) {
 		t.Fatal("not there")
 	}
+	faults.Set()
 	lower.awaitState(t, StateOK)
 	if _, ok := lower.Lookup(&n); ok {
 		t.Error("what was removed is back")

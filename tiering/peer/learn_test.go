@@ -23,6 +23,8 @@ func newcomer(t *testing.T, s *subject, members ...Node) *Peers {
 	t.Helper()
 	cfg := s.cfg
 	cfg.Index, cfg.Learning = &holders{}, func() bool { return true }
+	now := time.Now()
+	cfg.Now = func() time.Time { return now } // what was asked is remembered for a second
 	p := must(New(cfg))
 	for _, n := range members {
 		noError(t, p.Set(s.member(n).Member))
@@ -46,7 +48,13 @@ func TestANewcomerLearnsFromOneNeighbourWhoHoldsWhat(t *testing.T) {
 	p := newcomer(t, s, 2) // it can ask only who knows
 	noError(t, p.Set(s.member(0).Member))
 	s.sources[0].server.cfg.Known = &Known{Own: ownSet{}, Peers: newcomer(t, s)} // knows nothing itself
-	p.Learn(context.Background(), wants)
+	if !tiertest.Wait(time.Minute, func() bool {                                 // a question has LearnTime, which a busy machine may exceed
+		p.Learn(context.Background(), wants)
+		_, ok := p.Hint(&wants[1])
+		return ok
+	}) {
+		t.Fatal("it learns nothing")
+	}
 	for i, want := range []bool{true, true, false} {
 		if _, ok := p.Hint(&wants[i]); ok != want {
 			t.Errorf("object %d is hinted: %v", i, ok)
@@ -93,7 +101,7 @@ func TestWhoDoesNotTellCostsABoundedWait(t *testing.T) {
 	p := newcomer(t, s, 0)
 	began := time.Now()
 	p.Learn(context.Background(), []tier.Want{tiertest.WantOf(o)})
-	if took := time.Since(began); took > 20*LearnTime {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	if m := p.member(0); !m.open(time.Now()) || m.failures != [2]int{} {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -231,7 +232,12 @@ func TestSuspectsAreBoundedAndForgotten(t *testing.T) {
 
 // A server answers so many requests at once, and one peer only its share of these.
 func TestServerIsBounded(t *testing.T) {
-	s := opened(t, options{server: ServerConfig{MaxRequests: 3, MaxPerPeer: 2}})
+	var later atomic.Int64
+	began := time.Now()
+	s := opened(t, options{
+		cfg:    Config{Now: func() time.Time { return began.Add(time.Duration(later.Load())) }},
+		server: ServerConfig{MaxRequests: 3, MaxPerPeer: 2},
+	})
 	server := s.sources[0].server
 	for i, c := range []struct {
 		peer string
@@ -253,6 +259,7 @@ func TestServerIsBounded(t *testing.T) {
 	server.leave("a")
 	server.leave("a")
 	server.leave("b")
+	later.Store(int64(time.Second))
 	if !tiertest.Wait(10*time.Second, func() bool {
 		rows, err := s.Find(context.Background(), []tier.Want{w})
 		return err == nil && rows[0] != nil
@@ -337,7 +344,7 @@ func TestWhatIsOnDiskIsFound(t *testing.T) {
 		cancel()
 		running.Wait()
 	})
-	s := open(t, loneTenant, options{dev: dev, store: tiering.Config{Lower: below, PublicBytes: 512 << 10, PrivateBytes: 512 << 10, WriteBehind: true}})
+	s := open(t, loneTenant, options{dev: dev, server: ServerConfig{PromoteTime: time.Minute}, store: tiering.Config{Lower: below, PublicBytes: 512 << 10, PrivateBytes: 512 << 10, WriteBehind: true}})
 	t.Cleanup(func() { noError(t, s.Close()) })
 	var list []*tiertest.Object
 	var up *tiertest.Object

@@ -140,6 +140,7 @@ func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	setDefault(&cfg.RangeBytes, 256<<10)
 	setDefault(&cfg.DialTime, time.Minute)
 	setDefault(&cfg.StallTime, time.Minute)
+	setDefault(&cfg.SilentTime, time.Minute)
 	setDefault(&cfg.BreakerMin, 50*time.Millisecond)
 	s.Peers = must(New(cfg))
 	var server, client *tls.Config

@@ -241,7 +241,7 @@ func TestBufferInUseKeepsItsMemoryAfterRelease(t *testing.T) {
 			stall := f.dev.Stall(t, tc.op, 2)
 			done := make(chan error, 1)
 			go func() { done <- tc.work(s, f, id) }()
-			<-stall.Reached()
+			stall.Await()
 			if !s.ReleaseBuffer(id) || s.ReleaseBuffer(id) {
 				t.Fatal("the buffer was not there, or is there still")
 			}
@@ -269,7 +269,7 @@ func TestSessionThatEndsHasNoBuffers(t *testing.T) {
 		_, err := s.Append(context.Background(), f.rows(0, 1))
 		done <- err
 	}()
-	<-stall.Reached()
+	stall.Await()
 	ended := fmt.Errorf("ended: %w", tier.ErrGone)
 	s.Close(ended)
 	stall.Release()

@@ -29,6 +29,7 @@ func onDisk(t *testing.T, dir string) (socket string, stop func()) {
 	c.Socket, c.AdminSocket, c.HTTP = filepath.Join(sockets, "s"), filepath.Join(sockets, "a"), "off"
 	c.Arena, c.Private, c.Staging, c.Slots = 64*settings.MiB, 16*settings.MiB, 16*settings.MiB, settings.MiB
 	c.Disk, c.DiskSize, c.DiskPrivate, c.DiskSlab, c.DiskReserve = dir, 48*settings.MiB, 16*settings.MiB, 16*settings.MiB, 0
+	c.DiskSyncEvery = time.Hour // its counters change while nobody writes
 	d, err := daemon.New(c, daemon.Parts{})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

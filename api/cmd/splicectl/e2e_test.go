@@ -21,6 +21,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
+// patient is for calls that must succeed on a busy machine.
+var patient = connector.Timeouts{Lookup: 10 * time.Second, Attach: 10 * time.Second}
+
 var binDir string // of programs built for these tests; removed by TestMain
 
 func TestMain(m *testing.M) {

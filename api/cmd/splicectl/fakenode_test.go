@@ -31,7 +31,7 @@ func newNode(t *testing.T) *nodeOfTests {
 	at := time.Now().Add(-time.Minute)
 	n := &nodeOfTests{docs: map[string]any{}}
 	set := func(path string, items any) { n.docs["GET /api/v1/"+path] = map[string]any{"items": items} }
-	status := api.Status{Ready: true, Node: "node-1", Version: "v9", BootEpoch: 7, Started: time.Now().Add(-time.Hour), Device: "host",
+	status := api.Status{Ready: true, Node: "node-1", Version: "v9", BootEpoch: 7, Started: time.Now().Add(-36 * time.Hour), Device: "host",
 		Checks: []api.Check{{Name: "disk", State: api.CheckDegraded, Detail: "slow\x1b[2J"}, {Name: "socket", State: api.CheckOK}}}
 	pools := []api.Pool{
 		{Name: "public", Tier: "dram", CapacityBytes: 1 << 30, UsedBytes: 1 << 29, Objects: 3, Tenants: []api.TenantPool{{Tenant: "a", UsedBytes: 1 << 29, QuotaBytes: 1 << 30}, {Tenant: "b"}}},
@@ -53,8 +53,8 @@ func newNode(t *testing.T) *nodeOfTests {
 		{Key: other, Profile: 3, Model: "m", Tenant: "a", State: "pending", Bytes: 1 << 20, Tokens: 5, LastUsed: time.Now()}})
 	set("checkpoints", []api.Checkpoint{{Hash: api.Digest{0xee}, Tenant: "a", Kind: "exact", LastUsed: at}})
 	set("canaries", []api.Canary{})
-	set("leases", []api.Lease{{Lease: 1, Object: "segment", Key: key, Tenant: "a", Client: "vllm", Connection: 1, Since: at, Expires: time.Now().Add(90 * time.Second), Bytes: 100, Device: "GPU-1"}})
-	set("pins", []api.Pin{{Key: key, Object: "segment", Tenant: "a", Bytes: 100, Expires: time.Now().Add(time.Hour), By: "uid 0"}})
+	set("leases", []api.Lease{{Lease: 1, Object: "segment", Key: key, Tenant: "a", Client: "vllm", Connection: 1, Since: at, Expires: time.Now().Add(36 * time.Hour), Bytes: 100, Device: "GPU-1"}})
+	set("pins", []api.Pin{{Key: key, Object: "segment", Tenant: "a", Bytes: 100, Expires: time.Now().Add(36 * time.Hour), By: "uid 0"}})
 	request := api.Request{ID: 12, Name: "chatcmpl-7", At: at, Tenant: "a", Profile: 3, Model: "m", Client: "vllm", Way: api.WaySplice, Trace: strings.Repeat("ab", 16),
 		Prompt: 1000, Engine: 0, Prefix: 400, Reused: 500, Computed: 100, Seam: 16, PrefixTier: "disk", Bytes: 1 << 20,
 		MatchMillis: 0.5, WaitMillis: 2, TTFTMillis: 55, SavedMillis: 300, SavedBy: api.SavedByPrefill, Ways: []api.WayCost{{Way: api.WayRecompute, Millis: 355}, {Way: api.WaySplice, Millis: 55}}}

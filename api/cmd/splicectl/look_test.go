@@ -32,7 +32,7 @@ func sees(t *testing.T, n *nodeOfTests, want int, line string, texts ...string) 
 
 func TestWhatIsToBeSeenIsOnOneScreen(t *testing.T) {
 	n := newNode(t)
-	out := sees(t, n, cli.ExitOK, "stats", "node-1  spliced v9  host  up 60.0 min", "degraded: disk: slow\\u001b[2J", "60.1 %", "of 12,000 prompt tokens; 66.8 % with the engine's own cache",
+	out := sees(t, n, cli.ExitOK, "stats", "node-1  spliced v9  host  up 36.0 h", "degraded: disk: slow\\u001b[2J", "60.1 %", "of 12,000 prompt tokens; 66.8 % with the engine's own cache",
 		"4,000 from prefixes, 2,010 from segments, 3,990 computed, of these 100 in seams; 2,000 in the engine", "missed tokens: unknown 3,000, evicted 990",
 		"1.5 min  ", "by 10 requests, 9.00 s a request", "0.2 requests/s, 20 tokens/s, hit ratio 50.0 %", "1,234 segments, 5 checkpoints; 3 leases of 2 connections",
 		"public  dram  512 MiB  1 GiB     50.0 %", "720", "0.2")
@@ -69,8 +69,8 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 		"ls tenants":               {"a       0 B  512 MiB  1 MiB  513 MiB  1 GiB", "50.1 %", "60.1 %", "no quota", "\nc  "},
 		"ls tenants --sort=-used":  {"a  "},
 		"ls requests -o wide":      {"12  1m   a       splice", "90.0 %", "55.0 ms", "300.0 ms", "chatcmpl-7"},
-		"ls leases --connection 1": {"segment  abcd00000000  a       vllm    1", "1m", "in 1.5 min", "100 B"},
-		"ls pins":                  {"abcd00000000  segment  a       100 B", "in 60.0 min", "uid 0"},
+		"ls leases --connection 1": {"segment  abcd00000000  a       vllm    1", "1m", "in 36.0 h", "100 B"},
+		"ls pins":                  {"abcd00000000  segment  a       100 B", "in 36.0 h", "uid 0"},
 		"ls connections -tenant c": {"vllm"},
 		"ls profiles":              {"010200000000", "m"},
 		"usage":                    {"a       m      010203040506  10        12,000  60.1 %  66.8 %  1.5 min  unknown 3,000, evicted 990", "\nb  "},

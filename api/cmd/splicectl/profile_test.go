@@ -102,7 +102,7 @@ func TestProfileRefusesByName(t *testing.T) {
 
 func TestProfileIsSwitchedOffAndOn(t *testing.T) {
 	d := daemonForTest(t)
-	c, err := connector.Open(connector.Options{Socket: d.Socket, Name: "canary test"})
+	c, err := connector.Open(connector.Options{Socket: d.Socket, Name: "canary test", Timeouts: patient})
 	must(t, err)
 	defer c.Close()
 	p, err := profile.New(profile.Identity{

@@ -117,7 +117,7 @@ func visit(name string) bool {
 // An engine that calls itself doctor is counted as any other.
 func TestAClientCannotHideBehindTheDoctorsName(t *testing.T) {
 	socket, _ := onDisk(t, t.TempDir())
-	c, err := connector.Open(connector.Options{Socket: socket, Name: profile.TrialClient, StagingBytes: 1 << 20, SlotBytes: 1 << 20})
+	c, err := connector.Open(connector.Options{Socket: socket, Name: profile.TrialClient, StagingBytes: 1 << 20, SlotBytes: 1 << 20, Timeouts: patient})
 	must(t, err)
 	defer c.Close()
 	p, err := profile.Trial()

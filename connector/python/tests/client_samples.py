@@ -61,6 +61,9 @@ PATIENCE = 30.0
 PATIENT: dict[str, Any] = {"timeout": 10.0, "attach_timeout": 10.0, "transfer_timeout": 20.0}
 """Options of clients whose calls have to succeed."""
 
+IMPATIENT: dict[str, Any] = {"timeout": 0.05}
+"""Options of clients whose lookups have to be late."""
+
 
 def fill(layout: Layout, seed: int) -> list[bytes]:
     """Bytes for the parts of an object."""
@@ -94,6 +97,13 @@ def key_of(model: Model, new: NewSegment) -> bytes:
     if key is None:
         raise ValueError("no salt")
     return key
+
+
+def limit(model: Model, **timeouts: float) -> None:
+    """Shorten the timeouts of a model's calls until it is registered again."""
+    r = model._enrolment.registration
+    assert r is not None
+    model._enrolment.registration = replace(r, options=replace(r.options, **timeouts))
 
 
 def publish_one(model: Model, tokens: int = 64, seed: int = 0) -> tuple[bytes, NewSegment]:

@@ -142,15 +142,14 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes clients: `connect(socket, **options)`. All are closed at the end, and then nothing
     of them may be left: no descriptor, no mapping, no thread.
 
-    They wait for a daemon that runs for as long as a busy machine may take; for one that says what
-    the test tells it to, no longer than an engine does."""
-    patience = {} if "fake" in request.fixturenames else PATIENT
+    They wait for replies as long as a busy machine may take, not the 50 ms of an engine: a test
+    of what is late passes `**IMPATIENT`."""
     gc.collect()
     before = descriptors(), mappings(), workers()
     clients: list[Client] = []
 
     def make(socket: str, **options: Any) -> Client:
-        client = Client(Options(socket=socket, name="test", **{**patience, **options}))
+        client = Client(Options(socket=socket, name="test", **{**PATIENT, **options}))
         clients.append(client)
         return client
 

@@ -21,6 +21,7 @@ from client_samples import (
     fill,
     ids,
     key_of,
+    limit,
     new_checkpoint,
     wait_again,
 )
@@ -374,8 +375,7 @@ def test_a_slot_of_a_former_daemon_is_gone(daemon: Daemon, model: Model, hold: H
 
 
 def test_a_spoilt_slot_holds_nothing(daemon: Daemon, connect: Connect) -> None:
-    client = connect(daemon.socket, transfer_timeout=0.1)
-    model = client.model(EXACT)
+    model = connect(daemon.socket).model(EXACT)
     spec = model.profile.first_spec(20)
     new = NewSegment(spec, ids(20), fill(model.profile.segment_layout(spec), 0))
     assert model.publish([new]) == [Code.OK]
@@ -384,6 +384,7 @@ def test_a_spoilt_slot_holds_nothing(daemon: Daemon, connect: Connect) -> None:
     plan = Plan(0, 20, [PlanSpan(0, 20, segment)])
     slot = model.compose(plan)
     assert isinstance(slot, Slot)
+    limit(model, transfer_timeout=0.1)
     daemon.pause()
     assert model.compose(plan, into=slot) is None
     with pytest.raises(SplicedError):
@@ -552,11 +553,11 @@ def test_rows_are_kept_out_of_a_buffer(model: Model) -> None:
 
 
 def test_a_buffer_that_may_have_changed_is_lost(daemon: Daemon, connect: Connect) -> None:
-    client = connect(daemon.socket, timeout=0.1, transfer_timeout=0.1)
-    model = client.model(EXACT)
+    model = connect(daemon.socket).model(EXACT)
     buffer = model.open_buffer(0, 8)
     assert buffer is not None
     rows, _ = buffer_rows(model, 2, 7)
+    limit(model, transfer_timeout=0.1)
     daemon.pause()
     assert model.append(buffer, 2, rows) == Code.LATE
     daemon.resume()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from client_samples import PATIENCE, SMALL, Connect, new_segment, wait_until
+from client_samples import IMPATIENT, PATIENCE, SMALL, Connect, new_segment, wait_until
 from fake_daemon import FakeDaemon, Request, fingerprint
 from spliced_connector.client import (
     Client,
@@ -61,7 +61,7 @@ def attachment_of(client: Client) -> Attachment:
 
 
 def test_leases_that_come_late_are_released(fake: FakeDaemon, connect: Connect) -> None:
-    client = connect(fake.socket)
+    client = connect(fake.socket, **IMPATIENT)
     model = client.model(SMALL)
     assert model.acquire([bytes(32)] * 2) == [None, None]
     fake.next(Op.ACQUIRE).reply(lease(11, 12))
@@ -93,7 +93,7 @@ def test_reservations_that_come_late_are_aborted(fake: FakeDaemon, connect: Conn
 
 
 def test_staging_of_a_commit_is_kept_until_its_reply(fake: FakeDaemon, connect: Connect) -> None:
-    client = connect(fake.socket, transfer_timeout=0.05)
+    client = connect(fake.socket, transfer_timeout=1.0)
     model = client.model(SMALL)
     new = new_segment(model)
     nbytes = model.profile.segment_layout(new.spec).nbytes

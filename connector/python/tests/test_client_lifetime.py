@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from client_samples import (
+    PATIENT,
     SMALL,
     Connect,
     descriptors,
@@ -74,7 +75,7 @@ def test_a_forked_child_is_inert(daemon: Daemon, connect: Connect) -> None:
         assert client.counters.inert == 3
         client.close()
         # A client of its own works.
-        own = Client(Options(socket=daemon.socket))
+        own = Client(Options(socket=daemon.socket, **PATIENT))
         assert own.model(SMALL).match(keys=[key]).hit(0)
         own.close()
 
@@ -90,7 +91,7 @@ def test_a_child_can_release_what_it_leased_itself(daemon: Daemon, connect: Conn
     key, _ = publish_one(connect(daemon.socket).model(SMALL))
 
     def child() -> None:
-        own = Client(Options(socket=daemon.socket, timeout=10.0))
+        own = Client(Options(socket=daemon.socket, **PATIENT))
         (segment,) = own.model(SMALL).acquire([key])
         assert segment is not None
         assert segment.release()
@@ -161,7 +162,7 @@ def test_a_child_does_not_keep_its_parents_connection(daemon: Daemon) -> None:
     middle = os.fork()
     if middle == 0:
         try:
-            client = Client(Options(socket=daemon.socket))
+            client = Client(Options(socket=daemon.socket, **PATIENT))
             model = client.model(SMALL)
             key, _ = publish_one(model)
             held = model.acquire([key])
@@ -196,7 +197,7 @@ def test_forgotten_leases_are_given_back(daemon: Daemon, connect: Connect) -> No
 
 def test_a_view_outlives_the_client(daemon: Daemon) -> None:
     before = descriptors(), mappings(), workers()
-    client = Client(Options(socket=daemon.socket))
+    client = Client(Options(socket=daemon.socket, **PATIENT))
     model = client.model(SMALL)
     key, _ = publish_one(model)
     (segment,) = model.acquire([key])
@@ -212,7 +213,7 @@ def test_a_view_outlives_the_client(daemon: Daemon) -> None:
 
 def test_a_lease_that_is_forgotten_after_the_client_leaves_nothing(daemon: Daemon) -> None:
     before = descriptors(), mappings(), workers()
-    client = Client(Options(socket=daemon.socket))
+    client = Client(Options(socket=daemon.socket, **PATIENT))
     model = client.model(SMALL)
     key, _ = publish_one(model)
     held = model.acquire([key] * 2)
@@ -226,7 +227,7 @@ def test_a_lease_that_is_forgotten_after_the_client_leaves_nothing(daemon: Daemo
 
 def test_a_forgotten_client_ends(daemon: Daemon) -> None:
     before = descriptors(), mappings(), workers()
-    client = Client(Options(socket=daemon.socket))
+    client = Client(Options(socket=daemon.socket, **PATIENT))
     model = client.model(SMALL)
     publish_one(model)
     del client, model

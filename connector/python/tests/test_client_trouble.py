@@ -19,6 +19,7 @@ from client_samples import (
     at_most,
     ids,
     key_of,
+    limit,
     new_checkpoint,
     new_segment,
     publish_one,
@@ -99,10 +100,12 @@ def test_a_daemon_that_comes_later(
 def test_a_stalled_daemon_costs_three_time_outs(
     daemon: Daemon, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = connect(daemon.socket, timeout=LOOKUP, transfer_timeout=0.1)
+    client = connect(daemon.socket, timeout=LOOKUP)
     model = client.model(SMALL)
     key, _ = publish_one(model)
     new = new_segment(model, seed=5)
+    registration = model._enrolment.registration
+    limit(model, transfer_timeout=0.1)
     daemon.pause()
     with caplog.at_level(logging.INFO, "spliced"):
         for _ in range(3):
@@ -117,6 +120,7 @@ def test_a_stalled_daemon_costs_three_time_outs(
     assert client.counters.lost == 0
     assert client.counters.late_replies >= 3
     assert len(caplog.records) == 2, "stopped answering, answers again"
+    model._enrolment.registration = registration
     assert model.publish([new]) == [Code.OK], "nothing was left reserved"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -122,9 +123,10 @@ def test_with_one_connection_to_the_gpu_no_stream_waits(monkeypatch: pytest.Monk
 def test_a_lease_that_is_forgotten_as_the_client_ends_leaves_nothing(
     start_gpu_daemon: StartDaemon, connect_gpu: Connect, cuda: FakeCuda
 ) -> None:
-    client = connect_gpu(start_gpu_daemon().socket, transfer_timeout=0.1)
+    client = connect_gpu(start_gpu_daemon().socket)
     attached(client)
     segments = held(client.model(SMALL), 1)
+    client._keeper.options = replace(client.options, transfer_timeout=0.1)
     forget(cuda, segments)
     client.close()
     assert cuda.counts()["mappings"] > 0  # the GPU may still read

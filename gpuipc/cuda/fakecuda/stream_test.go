@@ -14,7 +14,7 @@ func TestAMissingWaitShows(t *testing.T) {
 	r := newRig(t)
 	src, dst := r.alloc(t, 8, 0), r.alloc(t, 8, 0)
 	b := r.newStream(t)
-	r.fake.Inject(t, fakecuda.Fault{Kind: fakecuda.Slow, Call: "run.memset", Value: 20000})
+	r.fake.Inject(t, fakecuda.Fault{Kind: fakecuda.Slow, Call: "run.memset", Value: 500_000})
 	must(t, r.MemsetD8Async(src, 7, 8, r.stream))
 	must(t, r.MemcpyDtoDAsync(dst, src, 8, b))
 	must(t, r.StreamSynchronize(b))
