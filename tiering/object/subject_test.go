@@ -186,14 +186,14 @@ func openSubject(t testing.TB, tenants []tiertest.Tenant, change func(*Config)) 
 	t.Helper()
 	s := openSite(t, tenants)
 	cfg := s.config()
-	cfg.AnswerTime, cfg.StallTime = 5*time.Second, 5*time.Second // within Patience, as sources stall
+	cfg.AnswerTime, cfg.StallTime = 3*time.Second, 3*time.Second // within Patience, as sources stall
 	change(&cfg)
 	return &subject{site: s, writer: s.node(cfg), node: s.node(cfg)}
 }
 
 // RemoteTraits implements tiertest.RemoteSubject.
 func (s *subject) RemoteTraits() tiertest.RemoteTraits {
-	return tiertest.RemoteTraits{Sources: 1, Patience: 30 * time.Second, Memory: s.mem}
+	return tiertest.RemoteTraits{Sources: 1, Patience: 20 * time.Second, Memory: s.mem}
 }
 
 // Put implements tiertest.RemoteSubject.

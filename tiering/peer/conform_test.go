@@ -25,7 +25,7 @@ func TestPeersConform(t *testing.T) {
 		"tls":        {sources: 2, secure: true},
 		"no address": {sources: 2, unpinned: true},
 	} {
-		o.cfg.FindTime, o.cfg.DialTime, o.cfg.StallTime = 6*time.Second, 5*time.Second, 5*time.Second // within Patience, as sources stall
+		o.cfg.FindTime, o.cfg.DialTime, o.cfg.StallTime = 3*time.Second, 2500*time.Millisecond, 2500*time.Millisecond // within Patience, as sources stall
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && !o.secure && !o.unpinned {
 				t.Skip("short: the others have pinned memory, and no TLS")

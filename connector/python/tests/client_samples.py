@@ -99,7 +99,7 @@ def key_of(model: Model, new: NewSegment) -> bytes:
     return key
 
 
-def limit(model: Model, **timeouts: float) -> None:
+def limit(model: Model, **timeouts: Any) -> None:
     """Shorten the timeouts of a model's calls until it is registered again."""
     r = model._enrolment.registration
     assert r is not None
