@@ -106,6 +106,20 @@ def alone(model: torch.nn.Module, ids: Sequence[int], tokens: int = TOKENS) -> l
     return found
 
 
+NEAR = 0.5
+"""Logits that are this close may change places: kernels differ by steps of bfloat16, which are
+0.125 at 20. On some prompts two tokens have the same logit."""
+
+
+def assert_said_by(model: torch.nn.Module, ids: Sequence[int], tokens: list[int]) -> None:
+    """Each token is the most probable one after those before it, or as good as that."""
+    assert len(tokens) == TOKENS or tokens[-1] == model.config.eos_token_id
+    with torch.no_grad():
+        logits = model(torch.tensor([[*ids, *tokens]])).logits[0, len(ids) - 1 : -1].float()
+    chosen = logits.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
+    assert (logits.amax(1) - chosen).max() <= NEAR, f"{tokens}, the model says {alone(model, ids)}"
+
+
 def until(what: Callable[[], bool]) -> None:
     end = time.monotonic() + 120.0
     while not what():
@@ -127,7 +141,7 @@ def test_its_tokens_are_those_of_transformers(engine: Engine, model: torch.nn.Mo
     asked = [engine.begin(ids, tokens=TOKENS, said=NONE) for ids in prompts]
     for ids, number in zip(prompts, asked, strict=True):
         answer = engine.take(number)
-        assert answer.tokens == alone(model, ids)
+        assert_said_by(model, ids, answer.tokens)
         assert answer.told["way"] == "engine"
 
 
@@ -251,7 +265,7 @@ def test_a_request_may_refuse_what_is_off(
     daemon.forget_checkpoints()
     refusing = engine.ask(ids, cuts, TOKENS, said={"max_error": 0})
     assert refusing.told.get("reused", 0) <= 200, "the leading one, which is as it was written"
-    assert refusing.tokens == alone(model, ids)
+    assert_said_by(model, ids, refusing.tokens)
     wrong = engine.ask(ids, cuts, 1, said={"max_error": 2})
     assert wrong.told["trouble"] == "spliced.max_error: 2, want 0 to 1"
 
@@ -279,21 +293,20 @@ def test_an_exact_prefix_comes_back_after_a_restart(
     engine: Engine, model: torch.nn.Module, daemon: Daemon, tmp_path: Path
 ) -> None:
     turn = draw(51, 384)  # the state behind a prompt is kept, whatever the daemon expects of it
-    assert engine.ask(turn, tokens=TOKENS, said=NONE).tokens == alone(model, turn)
+    assert_said_by(model, turn, engine.ask(turn, tokens=TOKENS, said=NONE).tokens)
     ids = [*turn, *draw(52, 50)]
-    want = alone(model, ids)
     other = Engine(tmp_path, {"socket": daemon.socket, "mode": "prefix"})
     try:
         answer = other.ask(ids, tokens=TOKENS)
         assert answer.told["way"] == "prefix", answer.told
         assert answer.cached == answer.told["tokens"]
         assert answer.cached == len(turn)
-        assert answer.tokens == want
+        assert_said_by(model, ids, answer.tokens)
         said = daemon.request(way="prefix", prefix_tokens=len(turn))
         assert (said["engine_tokens"], said["computed_tokens"]) == (0, 50)
         assert said["ttft_ms"] > 0
         longer = [*ids, *draw(53, 50)]
-        assert other.ask(longer, tokens=TOKENS).tokens == alone(model, longer)
+        assert_said_by(model, longer, other.ask(longer, tokens=TOKENS).tokens)
     finally:
         other.close()
 
@@ -332,13 +345,12 @@ def test_an_engine_serves_without_its_daemon(
 ) -> None:
     ids, cuts = QUESTIONS[7]
     engine.spliced(daemon, ids, cuts)
-    want = alone(model, ids)
     daemon.kill()
     began = time.monotonic()
     answer = engine.ask(ids, cuts, TOKENS)
     assert time.monotonic() - began < 30
     assert answer.told["way"] == "engine"
-    assert answer.tokens == want
+    assert_said_by(model, ids, answer.tokens)
     daemon.start()
     assert engine.spliced(daemon, *QUESTIONS[9]).told["reused"]
 
@@ -356,7 +368,7 @@ def test_a_daemon_that_stalls_is_waited_for_in_vain(
     finally:
         daemon.resume()
     assert answer.told["way"] in ("engine", "recomputed")
-    assert answer.tokens == alone(model, ids)
+    assert_said_by(model, ids, answer.tokens)
     assert engine.spliced(daemon, *QUESTIONS[10]).told["reused"]
 
 
