@@ -52,6 +52,9 @@ func TestANodeThatDiesIsHeldForAWhile(t *testing.T) {
 		seen = m.Since
 		return ok && m.State == Unreachable
 	})
+	if !a.knows("d") {
+		t.Error("it was told to have left before it was held")
+	}
 	eventually(t, "d is gone", func() bool { return a.knows() })
 	if got := time.Since(seen); got < held {
 		t.Errorf("held for %v", got)

@@ -352,7 +352,7 @@ func TestRoutersHearOfCheckpointsAndFirstSegments(t *testing.T) {
 			}
 			// Batches are sent before they are counted.
 			eventually(t, "all is counted", func() bool { c := n.Counters(); return c.Blocks == 19 && c.Objects == 3 })
-			if c := n.Counters(); c.Subscribers != 1 || c.Lost+c.Resyncs+c.Untold+c.Unheard > 0 || c.Blocks != 19 || c.Objects != 3 || c.Stored == 0 || c.Removed == 0 {
+			if c := n.Counters(); c.Subscribers != 1 || c.Lost+c.Resyncs+c.Untold+c.Unheard > 0 || c.Stored == 0 || c.Removed == 0 {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -426,9 +426,10 @@ func TestWhoMissedSomethingCatchesUp(t *testing.T) {
 					t.Errorf("from %d: numbers %v, %d blocks", from, seqs, len(fresh.groups[0]))
 				}
 			}
-			if c := n.Counters(); c.Replays != 3 || c.Snapshots != 3+5 { // of subscriptions, too
-				t.Errorf("%+v", c)
-			}
+			eventually(t, "all is counted", func() bool { // subscriptions, too
+				c := n.Counters()
+				return c.Replays == 3 && c.Snapshots == 3+5
+			})
 		})
 	}
 }

@@ -48,7 +48,8 @@ func TestANewcomerLearnsFromOneNeighbourWhoHoldsWhat(t *testing.T) {
 	p := newcomer(t, s, 2) // it can ask only who knows
 	noError(t, p.Set(s.member(0).Member))
 	s.sources[0].server.cfg.Known = &Known{Own: ownSet{}, Peers: newcomer(t, s)} // knows nothing itself
-	if !tiertest.Wait(time.Minute, func() bool {                                 // a question has LearnTime, which a busy machine may exceed
+	// A question has LearnTime, which a busy machine may exceed.
+	if !tiertest.Wait(time.Minute, func() bool {
 		p.Learn(context.Background(), wants)
 		_, ok := p.Hint(&wants[1])
 		return ok

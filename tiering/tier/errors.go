@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-
 	"github.com/spliced-kv/spliced/policy/errkind"
 )
 

@@ -80,7 +80,7 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 		{"failed", func(c *api.Cluster) {
 			seen := time.Now().Add(-90 * time.Minute)
 			c.Members[1].State, c.Members[1].Seen, c.Members[1].Index, c.Members[1].InUse = api.MemberFailed, &seen, nil, false
-		}, cli.ExitOK, []string{"1 alive, 1 failed", " failed ", "failed: b: it failed: last seen 1h30m"}},
+		}, cli.ExitOK, []string{"1 alive, 1 failed", " failed ", "failed: b: it failed: last seen 1h30m", "s ago"}},
 		{"left", func(c *api.Cluster) { c.Members[1].State = api.MemberLeft }, cli.ExitOK, []string{"1 alive, 1 left"}},
 		{"another key", func(c *api.Cluster) {
 			c.Rejected = []api.Rejected{{Address: "10.0.0.9", Seen: time.Now(), Times: 3, Why: "its key is not in this node's keyring"}}

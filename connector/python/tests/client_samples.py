@@ -61,9 +61,6 @@ PATIENCE = 30.0
 PATIENT: dict[str, Any] = {"timeout": 10.0, "attach_timeout": 10.0, "transfer_timeout": 20.0}
 """Options of clients whose calls have to succeed."""
 
-IMPATIENT: dict[str, Any] = {"timeout": 0.05}
-"""Options of clients whose lookups have to be late."""
-
 
 def fill(layout: Layout, seed: int) -> list[bytes]:
     """Bytes for the parts of an object."""
@@ -99,11 +96,18 @@ def key_of(model: Model, new: NewSegment) -> bytes:
     return key
 
 
-def limit(model: Model, **timeouts: Any) -> None:
-    """Shorten the timeouts of a model's calls until it is registered again."""
-    r = model._enrolment.registration
-    assert r is not None
-    model._enrolment.registration = replace(r, options=replace(r.options, **timeouts))
+@contextlib.contextmanager
+def limited(model: Model, **timeouts: Any) -> Iterator[None]:
+    """Inside, calls of the model have these timeouts."""
+    before = model._enrolment.registration
+    assert before is not None
+    within = replace(before, options=replace(before.options, **timeouts))
+    model._enrolment.registration = within
+    try:
+        yield
+    finally:
+        if model._enrolment.registration is within:  # it was not registered again
+            model._enrolment.registration = before
 
 
 def publish_one(model: Model, tokens: int = 64, seed: int = 0) -> tuple[bytes, NewSegment]:

@@ -143,7 +143,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     of them may be left: no descriptor, no mapping, no thread.
 
     They wait for replies as long as a busy machine may take, not the 50 ms of an engine: a test
-    of what is late passes `**IMPATIENT`."""
+    of what is late passes timeouts of its own."""
     gc.collect()
     before = descriptors(), mappings(), workers()
     clients: list[Client] = []

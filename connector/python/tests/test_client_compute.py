@@ -21,7 +21,7 @@ from client_samples import (
     fill,
     ids,
     key_of,
-    limit,
+    limited,
     new_checkpoint,
     wait_again,
 )
@@ -384,9 +384,9 @@ def test_a_spoilt_slot_holds_nothing(daemon: Daemon, connect: Connect) -> None:
     plan = Plan(0, 20, [PlanSpan(0, 20, segment)])
     slot = model.compose(plan)
     assert isinstance(slot, Slot)
-    limit(model, transfer_timeout=0.1)
     daemon.pause()
-    assert model.compose(plan, into=slot) is None
+    with limited(model, transfer_timeout=0.1):
+        assert model.compose(plan, into=slot) is None
     with pytest.raises(SplicedError):
         slot.view()
     assert model.compose(plan, into=slot) is None
@@ -557,9 +557,9 @@ def test_a_buffer_that_may_have_changed_is_lost(daemon: Daemon, connect: Connect
     buffer = model.open_buffer(0, 8)
     assert buffer is not None
     rows, _ = buffer_rows(model, 2, 7)
-    limit(model, transfer_timeout=0.1)
     daemon.pause()
-    assert model.append(buffer, 2, rows) == Code.LATE
+    with limited(model, transfer_timeout=0.1):
+        assert model.append(buffer, 2, rows) == Code.LATE
     daemon.resume()
     assert buffer.lost
     assert model.append(buffer, 2, rows) == Code.GONE

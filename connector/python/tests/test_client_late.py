@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from client_samples import IMPATIENT, PATIENCE, SMALL, Connect, new_segment, wait_until
+from client_samples import PATIENCE, SMALL, Connect, new_segment, wait_until
 from fake_daemon import FakeDaemon, Request, fingerprint
 from spliced_connector.client import (
     Client,
@@ -61,7 +61,7 @@ def attachment_of(client: Client) -> Attachment:
 
 
 def test_leases_that_come_late_are_released(fake: FakeDaemon, connect: Connect) -> None:
-    client = connect(fake.socket, **IMPATIENT)
+    client = connect(fake.socket, timeout=0.05)
     model = client.model(SMALL)
     assert model.acquire([bytes(32)] * 2) == [None, None]
     fake.next(Op.ACQUIRE).reply(lease(11, 12))

@@ -19,7 +19,7 @@ from client_samples import (
     at_most,
     ids,
     key_of,
-    limit,
+    limited,
     new_checkpoint,
     new_segment,
     publish_one,
@@ -104,10 +104,8 @@ def test_a_stalled_daemon_costs_three_time_outs(
     model = client.model(SMALL)
     key, _ = publish_one(model)
     new = new_segment(model, seed=5)
-    registration = model._enrolment.registration
-    limit(model, transfer_timeout=0.1)
     daemon.pause()
-    with caplog.at_level(logging.INFO, "spliced"):
+    with caplog.at_level(logging.INFO, "spliced"), limited(model, transfer_timeout=0.1):
         for _ in range(3):
             with at_most(LOOKUP):
                 assert model.match(keys=[key]).trouble
@@ -120,7 +118,6 @@ def test_a_stalled_daemon_costs_three_time_outs(
     assert client.counters.lost == 0
     assert client.counters.late_replies >= 3
     assert len(caplog.records) == 2, "stopped answering, answers again"
-    model._enrolment.registration = registration
     assert model.publish([new]) == [Code.OK], "nothing was left reserved"
 
 

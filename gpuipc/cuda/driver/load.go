@@ -7,7 +7,6 @@ import (
 	"unsafe"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-
 	"github.com/spliced-kv/spliced/policy/errkind"
 )
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from client_samples import SMALL, Connect, wait_until
+from client_samples import SMALL, Connect, limited, wait_until
 from engine.hf_requests import (
     CUTS,
     NAMING,
@@ -318,16 +318,12 @@ def test_a_daemon_that_does_not_answer_in_time(
     late: list[Placed] = []
 
     def stalled(self: Model, *given: Any, **named: Any) -> Placed:
-        r = self._enrolment.registration
-        assert r is not None
-        options = replace(r.options, transfer_timeout=0.05)
-        self._enrolment.registration = replace(r, options=options)
         daemon.pause()
         try:
-            late.append(place(self, *given, **named))
+            with limited(self, transfer_timeout=0.05):
+                late.append(place(self, *given, **named))
         finally:
             daemon.resume()
-            self._enrolment.registration = r
         return late[-1]
 
     monkeypatch.setattr(Model, "place", stalled)

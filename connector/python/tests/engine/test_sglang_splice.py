@@ -98,26 +98,25 @@ def model() -> torch.nn.Module:
     return found.eval()
 
 
+CLEAR = 0.75
+"""Least distance between the logits of the first and the second choice. Kernels that round
+differently deviate by steps of bfloat16, 0.125 at 20; on some random prompts both are equal."""
+
+
 def alone(model: torch.nn.Module, ids: Sequence[int], tokens: int = TOKENS) -> list[int]:
-    """What the model says without any cache of ours."""
+    """What the model says without any cache of ours, to a prompt to which its answer is clear."""
     with torch.no_grad():
-        out = model.generate(torch.tensor([list(ids)]), do_sample=False, max_new_tokens=tokens)
-    found: list[int] = out[0, len(ids) :].tolist()
+        out = model.generate(
+            torch.tensor([list(ids)]),
+            do_sample=False,
+            max_new_tokens=tokens,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+    best = torch.cat(out.scores).float().topk(2).values
+    assert (best[:, 0] - best[:, 1]).min() >= CLEAR, "choose another prompt: its answer is a tie"
+    found: list[int] = out.sequences[0, len(ids) :].tolist()
     return found
-
-
-NEAR = 0.5
-"""Logits that are this close may change places: kernels differ by steps of bfloat16, which are
-0.125 at 20. On some prompts two tokens have the same logit."""
-
-
-def assert_said_by(model: torch.nn.Module, ids: Sequence[int], tokens: list[int]) -> None:
-    """Each token is the most probable one after those before it, or as good as that."""
-    assert len(tokens) == TOKENS or tokens[-1] == model.config.eos_token_id
-    with torch.no_grad():
-        logits = model(torch.tensor([[*ids, *tokens]])).logits[0, len(ids) - 1 : -1].float()
-    chosen = logits.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
-    assert (logits.amax(1) - chosen).max() <= NEAR, f"{tokens}, the model says {alone(model, ids)}"
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -137,11 +136,11 @@ NONE: dict[str, object] = {"find": []}
 
 
 def test_its_tokens_are_those_of_transformers(engine: Engine, model: torch.nn.Module) -> None:
-    prompts = [ids for ids, _ in QUESTIONS[:6]] + [draw(seed, 200) for seed in range(3)]
+    prompts = [ids for ids, _ in QUESTIONS[:6]] + [draw(seed, 200) for seed in (1, 7, 27)]
     asked = [engine.begin(ids, tokens=TOKENS, said=NONE) for ids in prompts]
     for ids, number in zip(prompts, asked, strict=True):
         answer = engine.take(number)
-        assert_said_by(model, ids, answer.tokens)
+        assert answer.tokens == alone(model, ids)
         assert answer.told["way"] == "engine"
 
 
@@ -265,7 +264,7 @@ def test_a_request_may_refuse_what_is_off(
     daemon.forget_checkpoints()
     refusing = engine.ask(ids, cuts, TOKENS, said={"max_error": 0})
     assert refusing.told.get("reused", 0) <= 200, "the leading one, which is as it was written"
-    assert_said_by(model, ids, refusing.tokens)
+    assert refusing.tokens == alone(model, ids)
     wrong = engine.ask(ids, cuts, 1, said={"max_error": 2})
     assert wrong.told["trouble"] == "spliced.max_error: 2, want 0 to 1"
 
@@ -292,21 +291,22 @@ def test_a_conversation_goes_on_behind_its_spliced_turn(engine: Engine, daemon: 
 def test_an_exact_prefix_comes_back_after_a_restart(
     engine: Engine, model: torch.nn.Module, daemon: Daemon, tmp_path: Path
 ) -> None:
-    turn = draw(51, 384)  # the state behind a prompt is kept, whatever the daemon expects of it
-    assert_said_by(model, turn, engine.ask(turn, tokens=TOKENS, said=NONE).tokens)
-    ids = [*turn, *draw(52, 50)]
+    turn = draw(475, 384)  # the state behind a prompt is kept, whatever the daemon expects of it
+    assert engine.ask(turn, tokens=TOKENS, said=NONE).tokens == alone(model, turn)
+    ids = [*turn, *draw(57, 50)]
+    want = alone(model, ids)
     other = Engine(tmp_path, {"socket": daemon.socket, "mode": "prefix"})
     try:
         answer = other.ask(ids, tokens=TOKENS)
         assert answer.told["way"] == "prefix", answer.told
         assert answer.cached == answer.told["tokens"]
         assert answer.cached == len(turn)
-        assert_said_by(model, ids, answer.tokens)
+        assert answer.tokens == want
         said = daemon.request(way="prefix", prefix_tokens=len(turn))
         assert (said["engine_tokens"], said["computed_tokens"]) == (0, 50)
         assert said["ttft_ms"] > 0
-        longer = [*ids, *draw(53, 50)]
-        assert_said_by(model, longer, other.ask(longer, tokens=TOKENS).tokens)
+        longer = [*ids, *draw(101, 50)]
+        assert other.ask(longer, tokens=TOKENS).tokens == alone(model, longer)
     finally:
         other.close()
 
@@ -345,12 +345,13 @@ def test_an_engine_serves_without_its_daemon(
 ) -> None:
     ids, cuts = QUESTIONS[7]
     engine.spliced(daemon, ids, cuts)
+    want = alone(model, ids)
     daemon.kill()
     began = time.monotonic()
     answer = engine.ask(ids, cuts, TOKENS)
     assert time.monotonic() - began < 30
     assert answer.told["way"] == "engine"
-    assert_said_by(model, ids, answer.tokens)
+    assert answer.tokens == want
     daemon.start()
     assert engine.spliced(daemon, *QUESTIONS[9]).told["reused"]
 
@@ -368,7 +369,7 @@ def test_a_daemon_that_stalls_is_waited_for_in_vain(
     finally:
         daemon.resume()
     assert answer.told["way"] in ("engine", "recomputed")
-    assert_said_by(model, ids, answer.tokens)
+    assert answer.tokens == alone(model, ids)
     assert engine.spliced(daemon, *QUESTIONS[10]).told["reused"]
 
 
@@ -387,7 +388,7 @@ def test_weights_that_are_loaded_end_the_reuse(
     engine: Engine, daemon: Daemon, tmp_path: Path
 ) -> None:
     """The last test: nothing is reused in this engine any more."""
-    ids, cuts = QUESTIONS[11]
+    ids, cuts = QUESTIONS[17]
     before = engine.spliced(daemon, ids, cuts)
     other = tmp_path / "model"
     shutil.copytree(MODEL, other)
