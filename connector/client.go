@@ -111,19 +111,19 @@ func (c *Client) attach() *link.Attachment {
 		a.Release()
 		return nil
 	}
-	c.counters.attached.Add(1)
 	c.opt.Log.Info().Str("daemon", a.Server).Uint64("epoch", a.Epoch).Msg("attached to the cache daemon")
 	return a
 }
 
-// publish makes attachment a the current one and watches it. It returns false if the client is
-// closed.
+// publish counts attachment a, makes it the current one and watches it. It returns false if the
+// client is closed.
 func (c *Client) publish(a *link.Attachment) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
 		return false
 	}
+	c.counters.attached.Add(1) // before a call can use it
 	c.mu.current, c.mu.lastFail = a, ""
 	c.mu.live = append(c.mu.live, a)
 	c.changedLocked()
@@ -163,13 +163,15 @@ func (c *Client) failed(err error) {
 func (c *Client) lost(a *link.Attachment, cause error) {
 	c.mu.Lock()
 	closed := c.mu.closed
+	if !closed {
+		c.counters.lost.Add(1) // before waiters see that it is gone
+	}
 	if c.mu.current == a {
 		c.mu.current = nil
 		c.changedLocked()
 	}
 	c.mu.Unlock()
 	if !closed {
-		c.counters.lost.Add(1)
 		c.opt.Log.Warn().Err(cause).Uint64("epoch", a.Epoch).Msg("lost the cache daemon")
 	}
 }
