@@ -177,24 +177,3 @@ func TestDefaultGoesOnBesidesWhatIsRefused(t *testing.T) {
 		}
 	}
 }
-
-func TestDefaultOutlivesAnyClock(t *testing.T) {
-	p := policy.NewDefault()
-	now := epoch
-	for id := policy.ID(1); id <= 400; id++ {
-		switch id % 4 {
-		case 0:
-			now = now.AddDate(300, 0, 0)
-		case 1:
-			now = time.Time{}
-		}
-		p.Insert(id, policy.Item{Bytes: 1, Tokens: 1, Key: uint64(id % 50)}, now)
-		p.Touch(id/2, now)
-		if p.Len() > 20 {
-			evict(t, p)
-		}
-	}
-	if p.Len() != 20 {
-		t.Fatalf("%d objects held, want 20", p.Len())
-	}
-}

@@ -58,3 +58,12 @@ func TestFillHalvesTheWidestGaps(t *testing.T) {
 		}
 	}
 }
+
+// Block puts a checkpoint every ceil(n/m) tokens: what a cache of m blocks
+// keeps.
+func Block(n, m int) []int {
+	if n <= 0 || m <= 0 {
+		return nil
+	}
+	return Every(n, (n+m-1)/m)
+}

@@ -102,38 +102,6 @@ func TestSegmentKeyIsTheHashItIsSaidToBe(t *testing.T) {
 	}
 }
 
-func TestEverythingThatDefinesASegmentChangesItsKey(t *testing.T) {
-	id := hybrid()
-	p, err := New(id)
-	must(t, err)
-	id.Layers[0].Linear.TransitionDType = F32
-	other, err := New(id)
-	must(t, err)
-	tokens := testTokens(40)
-	changed := slices.Clone(tokens)
-	changed[39]++
-	var none PrimerID
-	seen := map[SegmentKey]string{}
-	for name, key := range map[string]SegmentKey{
-		"plain":          p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
-		"profile":        other.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
-		"salt":           p.SegmentKey([]byte("t"), SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
-		"no salt":        p.SegmentKey(nil, SegmentSpec{RoleMid, 8, 8, 40, none}, tokens),
-		"role":           p.SegmentKey([]byte("s"), SegmentSpec{RoleFirst, 8, 8, 40, none}, tokens),
-		"head":           p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 9, 8, 40, none}, tokens),
-		"tail":           p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 9, 40, none}, tokens),
-		"shorter":        p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 39, none}, tokens[:39]),
-		"another token":  p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, none}, changed),
-		"primer":         p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, PrimerID{1}}, tokens),
-		"another primer": p.SegmentKey([]byte("s"), SegmentSpec{RoleMid, 8, 8, 40, PrimerID{2}}, tokens),
-	} {
-		if twin, dup := seen[key]; dup {
-			t.Errorf("%s and %s have one key", name, twin)
-		}
-		seen[key] = name
-	}
-}
-
 func TestPrefixHashDependsOnItsTokensOnly(t *testing.T) {
 	p, err := New(hybrid())
 	must(t, err)
@@ -211,27 +179,20 @@ func TestMidSegmentsNeedAnInterior(t *testing.T) {
 	}
 }
 
-func TestKeysAllocateTheSameForAnyLength(t *testing.T) {
+func TestKeysAndHashesAllocateTheSameForAnyLength(t *testing.T) {
 	p, err := New(hybrid())
 	must(t, err)
-	count := func(n int) float64 {
-		tokens := testTokens(n)
-		return testing.AllocsPerRun(20, func() { p.SegmentKey(nil, FirstSpec(n), tokens) })
-	}
-	if short, long := count(10), count(100_000); long > short {
-		t.Errorf("%v allocations for 10 tokens, %v for 100,000", short, long)
-	}
-}
-
-func TestPrefixHashesAllocateTheSameForAnyLength(t *testing.T) {
-	p, err := New(hybrid())
-	must(t, err)
-	count := func(n int) float64 {
-		tokens := testTokens(n)
-		return testing.AllocsPerRun(20, func() { p.PrefixHashes(nil, 16, tokens, []int{n}) })
-	}
-	if short, long := count(16), count(100_000); long > short {
-		t.Errorf("%v allocations for 16 tokens, %v for 100,000", short, long)
+	for name, hash := range map[string]func(tokens []uint32){
+		"segment key":   func(tokens []uint32) { p.SegmentKey(nil, FirstSpec(len(tokens)), tokens) },
+		"prefix hashes": func(tokens []uint32) { p.PrefixHashes(nil, 16, tokens, []int{len(tokens)}) },
+	} {
+		count := func(n int) float64 {
+			tokens := testTokens(n)
+			return testing.AllocsPerRun(20, func() { hash(tokens) })
+		}
+		if short, long := count(16), count(100_000); long > short {
+			t.Errorf("%s: %v allocations for 16 tokens, %v for 100,000", name, short, long)
+		}
 	}
 }
 
