@@ -323,20 +323,6 @@ func TestLeaseOfADeadDaemonStaysReadable(t *testing.T) {
 	}
 }
 
-func TestManyRestarts(t *testing.T) {
-	f, c, m := opened(t)
-	for i := range 5 {
-		leases, err := m.Acquire(background, make([]profile.SegmentKey, 2), AcquireOptions{})
-		must(t, err)
-		Release(leases[0].Lease)
-		f.restart()
-		waitLost(t, c, uint64(i+1))
-		waitReady(t, m)
-		leases[1].Lease.Release()
-		must(t, matchOne(m))
-	}
-}
-
 func TestStalledDaemonCostsTheDeadline(t *testing.T) {
 	f, c, m := opened(t, func(o *Options) { o.Timeouts.Lookup = 500 * time.Millisecond })
 	release := f.hold(wire.OpMatch)

@@ -76,6 +76,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
+	answeredAgain(t, m)
 }
 
 func TestReleaseThatFoundNoRoomIsSentLater(t *testing.T) {

@@ -241,20 +241,6 @@ func TestHeaderRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestHeaderRoundTrip(t *testing.T) {
-	for _, h := range []Header{sampleHeader(OpMatch, Request), sampleHeader(OpMatch, Reply)} {
-		h.Version = Version
-		if h.Kind == Reply {
-			h.Code = Quota
-		}
-		got, body, err := ParseHeader(AppendHeader(nil, &h))
-		if err != nil || got != h || len(body) != 0 {
-			t.Fatalf("kind %d: a header of op %v, request %d, code %v with a body of %d bytes, %v; want op %v, request %d, code %v and no body",
-				h.Kind, got.Op, got.Request, got.Code, len(body), err, h.Op, h.Request, h.Code)
-		}
-	}
-}
-
 func TestErrorTextIsCutBetweenCharacters(t *testing.T) {
 	h := Header{Op: OpMatch, Request: 5, Code: Invalid}
 	frame := AppendError(nil, &h, strings.Repeat("a", MaxErrorText-1)+"é")

@@ -91,18 +91,6 @@ func TestAbsentSectionsAreTheFramesOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-func TestRequestsOfAnEarlierReleaseHaveNoPrompt(t *testing.T) {
-	// What a client that knows no section sends: profile 1,
-	// accept exact, one key.
-	body := make([]byte, 8+8+8+8+32)
-	body[0], body[4], body[24] = 1, AcceptExact, 1
-	var m MatchRequest
-	must(t, m.Decode(body))
-	if m.Prompt.Present || m.Prompt.Tokens != 0 || len(m.Keys) != 1 {
-		t.Errorf("%d keys, a prompt of %d tokens (present: %v)", len(m.Keys), m.Prompt.Tokens, m.Prompt.Present)
-	}
-}
-
 func TestSectionsStandBehindEachOther(t *testing.T) {
 	both := withSections()[0].m.(*MatchRequest)
 	both.Known = withSections()[2].m.(*MatchRequest).Known

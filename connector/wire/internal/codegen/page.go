@@ -47,7 +47,7 @@ func protocolPage(p *schema.Protocol, text string) (string, error) {
 
 // complete returns an error for anything that the page does not show.
 func complete(p *schema.Protocol, shown map[string]bool) error {
-	for _, name := range []string{"operations", "codes", "features", "bounds"} {
+	for _, name := range []string{"operations", "codes", "features", "bounds", "enum Level"} {
 		if !shown[name] {
 			return fmt.Errorf("no marker for %s", name)
 		}

@@ -17,6 +17,7 @@ func TestPagesThatLackSomethingAreRefused(t *testing.T) {
 	whole := string(raw)
 	for _, row := range []struct{ name, old, new, want string }{
 		{"no bounds", "<!-- wire: bounds -->", "", "no marker for bounds"},
+		{"no levels", "<!-- wire: enum Level -->", "", "no marker for enum Level"},
 		{"an operation without its messages", "<!-- wire: messages order -->", "", "no marker for the messages of order"},
 		{"a marker of nothing", "<!-- wire: bounds -->", "<!-- wire: bonds -->", `nothing is known of "bonds"`},
 		{"an unknown enum", "<!-- wire: enum Tier -->", "<!-- wire: enum Tears -->", "no enum Tears"},
