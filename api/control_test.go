@@ -264,7 +264,7 @@ func TestReadingOverTCPNeedsATokenWhereOneIsSet(t *testing.T) {
 // A scraper may call us by any name; others are told which setting has names.
 func TestProbesAndMetricsAreServedUnderAnyName(t *testing.T) {
 	s := serve(t, newFake(0), nil)
-	for path, want := range map[string]int{"/metrics": 200, "/livez": 200, "/readyz": 200, "/healthz": 200, "/openapi.json": 403, "/api/v1/status": 403} {
+	for path, want := range map[string]int{"/metrics": 200, "/livez": 200, "/readyz": 200, "/healthz": 200, "/openapi.json": 403, "/api/v1/status": 403, "/": 403, "/ui/": 403} {
 		status, _, body := request(t, http.DefaultClient, http.MethodGet, s.tcp+path, "Host", "spliced.inference.svc:9400")
 		if status != want || want == 403 && !strings.Contains(string(body), "-http-hosts") {
 			t.Errorf("%s: %d %s", path, status, body)

@@ -48,13 +48,3 @@ func TestDashboardIsServed(t *testing.T) {
 		t.Errorf("HEAD: %d, %d bytes", head.StatusCode, head.ContentLength)
 	}
 }
-
-// A page of another site gets neither the dashboard nor what it shows.
-func TestDashboardIsForOwnNamesOnly(t *testing.T) {
-	s := serve(t, newFake(1), nil)
-	for _, path := range []string{"/", "/ui/"} {
-		if status, _, body := request(t, http.DefaultClient, "GET", s.tcp+path, "Host", "evil.example"); status != 403 || problemIn(t, body).Code != CodeForbiddenHost {
-			t.Errorf("%s: %d %s", path, status, body)
-		}
-	}
-}

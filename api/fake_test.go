@@ -285,9 +285,7 @@ type served struct {
 
 func serve(t *testing.T, f *fakeNode, change func(*Options)) *served {
 	t.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "spliced_test_value", Help: "One."}))
-	o := Options{Shown: f.shown(), Metrics: registry, Log: zerolog.Nop(), Events: &f.happened}
+	o := Options{Shown: f.shown(), Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), Events: &f.happened}
 	if change != nil {
 		change(&o)
 	}

@@ -86,19 +86,6 @@ func TestOtherFilesAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAcceptTakesOwnPeers(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "admin.sock")
-	ln, err := ListenUnix(path)
-	must(t, err)
-	defer ln.Close()
-	conn, err := net.Dial("unix", path)
-	must(t, err)
-	defer conn.Close()
-	got, err := ln.Accept()
-	must(t, err)
-	got.Close()
-}
-
 // Whatever became of its path, the listener has it again, and Accept goes on.
 func TestAdminSocketIsTakenBack(t *testing.T) {
 	root := t.TempDir()

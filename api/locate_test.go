@@ -20,13 +20,14 @@ const (
 	routersToken = "fedcba9876543210"
 )
 
-func TestLocateNeedsTheSocketOrAToken(t *testing.T) {
+func TestLocateAndChangesNeedTheSocketOrAToken(t *testing.T) {
 	f := newFake(1)
 	none := serve(t, f, nil)
 	both := serve(t, f, func(o *Options) { o.Token, o.RouterToken = changesToken, routersToken })
 	admin := serve(t, f, func(o *Options) { o.Token = changesToken })
 	router := serve(t, f, func(o *Options) { o.RouterToken = routersToken })
-	remove := "/api/v1/segments/" + f.segments[0].Key.String() + "?dry_run"
+	codes := map[int]string{401: CodeUnauthorized, 403: CodeReadOnly}
+	remove := "/api/v1/segments/" + f.segments[0].Key.String()
 	for _, r := range []struct {
 		name         string
 		s            *served
@@ -34,23 +35,30 @@ func TestLocateNeedsTheSocketOrAToken(t *testing.T) {
 		locate, drop int
 	}{
 		{"no tokens", none, "Bearer " + changesToken, 403, 403},
+		{"no tokens, none given", none, "", 403, 403},
 		{"both, none given", both, "", 401, 401},
 		{"both, routers'", both, "Bearer " + routersToken, 200, 401},
 		{"both, changes'", both, "Bearer " + changesToken, 200, 200},
 		{"both, a prefix", both, "Bearer " + routersToken[:15], 401, 401},
 		{"both, without scheme", both, routersToken, 401, 401},
 		{"changes only", admin, "Bearer " + changesToken, 200, 200},
+		{"changes only, a longer one", admin, "Bearer " + changesToken + "0", 401, 401},
+		{"changes only, other scheme", admin, "Basic " + changesToken, 401, 401},
 		{"changes only, routers'", admin, "Bearer " + routersToken, 401, 401},
 		{"routers only", router, "Bearer " + routersToken, 200, 403},
 		{"empty bearer", router, "Bearer ", 401, 403},
 	} {
 		status, _, body := send(t, http.DefaultClient, "POST", r.s.tcp+locatePath, goodQuery, "Authorization", r.auth)
-		if status != r.locate {
+		if status != r.locate || status != 200 && problemIn(t, body).Code != codes[status] {
 			t.Errorf("%s: locate %d, want %d: %s", r.name, status, r.locate, body)
 		}
-		if status, _, body = send(t, http.DefaultClient, "DELETE", r.s.tcp+remove, "", "Authorization", r.auth); status != r.drop {
+		status, _, body = send(t, http.DefaultClient, "DELETE", r.s.tcp+remove, "", "Authorization", r.auth)
+		if status != r.drop || status != 200 && problemIn(t, body).Code != codes[status] {
 			t.Errorf("%s: remove %d, want %d: %s", r.name, status, r.drop, body)
 		}
+	}
+	if n := len(f.removed); n != 2 {
+		t.Errorf("%d removals, want those with the token for changes", n)
 	}
 	if status, _, body := send(t, unixHTTP(t, none.unix), "POST", "http://localhost"+locatePath, goodQuery); status != 200 {
 		t.Errorf("admin socket: %d: %s", status, body)

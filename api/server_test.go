@@ -71,38 +71,6 @@ func TestAddressLiteralsAreServedOnOpenListeners(t *testing.T) {
 	}
 }
 
-func TestChangesNeedTheSocketOrTheToken(t *testing.T) {
-	f := newFake(2)
-	const token = "0123456789abcdef"
-	plain, guarded := serve(t, f, nil), serve(t, f, func(o *Options) { o.Token = token })
-	path := "/api/v1/segments/" + f.segments[0].Key.String()
-	rows := []struct {
-		name, url, auth string
-		status          int
-		code            string
-	}{
-		{"TCP without a token configured", plain.tcp, "", 403, CodeReadOnly},
-		{"TCP with a token nobody configured", plain.tcp, "Bearer " + token, 403, CodeReadOnly},
-		{"token configured, none given", guarded.tcp, "", 401, CodeUnauthorized},
-		{"wrong token", guarded.tcp, "Bearer " + token + "0", 401, CodeUnauthorized},
-		{"other scheme", guarded.tcp, "Basic " + token, 401, CodeUnauthorized},
-		{"right token", guarded.tcp, "Bearer " + token, 200, ""},
-	}
-	for _, r := range rows {
-		status, _, body := request(t, http.DefaultClient, "DELETE", r.url+path, "Authorization", r.auth)
-		if status != r.status || status != 200 && problemIn(t, body).Code != r.code {
-			t.Errorf("%s: %d %s", r.name, status, body)
-		}
-	}
-	if n := len(f.removed); n != 1 || <-f.removed != f.segments[0].Key {
-		t.Errorf("%d removals, want the one with the right token", n)
-	}
-	status, _, body := request(t, unixHTTP(t, plain.unix), "DELETE", "http://localhost"+path)
-	if status != 200 || len(f.removed) != 1 {
-		t.Errorf("admin socket: %d %s", status, body)
-	}
-}
-
 func TestDryRunRemovesNothing(t *testing.T) {
 	f := newFake(1)
 	s := serve(t, f, nil)
@@ -110,6 +78,9 @@ func TestDryRunRemovesNothing(t *testing.T) {
 	r, err := c.Remove(t.Context(), f.segments[0].Key, true)
 	if err != nil || !r.DryRun || r.Segment.Key != f.segments[0].Key || len(f.removed) != 0 {
 		t.Errorf("%+v, %v, %d removed", r, err, len(f.removed))
+	}
+	if _, err := c.Remove(t.Context(), f.segments[0].Key, false); err != nil || len(f.removed) != 1 || <-f.removed != f.segments[0].Key {
+		t.Errorf("without a dry run: %v", err)
 	}
 }
 
@@ -269,14 +240,6 @@ func TestAmbiguousFramingEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestMetricsAreThePassedRegistry(t *testing.T) {
-	s := serve(t, newFake(0), nil)
-	status, media, body := request(t, http.DefaultClient, "GET", s.tcp+"/metrics")
-	if status != 200 || media != "text/plain" || !strings.Contains(string(body), "spliced_test_value 0") {
-		t.Errorf("%d %s %s", status, media, body)
-	}
-}
-
 type panicking struct{ *fakeNode }
 
 func (panicking) Status() Status { panic("broken") }
@@ -396,8 +359,10 @@ func TestWhatIsMissingFromMetricsIsCountedAndLogged(t *testing.T) {
 	s := serve(t, newFake(0), func(o *Options) { o.Metrics, o.Log = registry, zerolog.New(&log) })
 	var body string
 	for range 2 {
-		_, _, text := request(t, http.DefaultClient, http.MethodGet, s.tcp+"/metrics")
-		body = string(text)
+		_, media, text := request(t, http.DefaultClient, http.MethodGet, s.tcp+"/metrics")
+		if body = string(text); media != "text/plain" {
+			t.Errorf("%s: %s", media, body)
+		}
 	}
 	for _, line := range []string{"spliced_good 0", `promhttp_metric_handler_errors_total{cause="gathering"} 1`} {
 		if !strings.Contains(body, line) {

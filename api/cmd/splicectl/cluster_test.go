@@ -1,49 +1,14 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
-
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
-
-// clusterNode is a node of which only the cluster is asked.
-type clusterNode struct {
-	api.Node
-	known api.Cluster
-}
-
-func (n *clusterNode) Cluster() api.Cluster { return n.known }
-
-type canaries = api.Canaries // embedded by its own name, that would hide its method Canaries
-
-// serveCluster serves the admin REST of a node that knows this of its cluster.
-func serveCluster(t *testing.T, known api.Cluster) (address string) {
-	t.Helper()
-	shown := api.Shown{Node: &clusterNode{known: known}, Catalogue: struct{ api.Catalogue }{}, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
-	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()})
-	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, api.Listener{Listener: l}) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return "http://" + l.Addr().String()
-}
 
 // twoNodes is a cluster in which all is well.
 func twoNodes() api.Cluster {
@@ -89,10 +54,12 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 		{"plain", func(c *api.Cluster) { c.Encrypted = false }, cli.ExitOK, []string{"keys: gossip is not encrypted"}},
 		{"a hostile name", func(c *api.Cluster) { c.Members[1].Version = "v\x1b[2J" }, cli.ExitOK, nil},
 	}
+	n := newNode(t)
 	for _, r := range rows {
 		c := twoNodes()
 		r.change(&c)
-		code, out, errs := ctl(t, "cluster", "-admin", serveCluster(t, c))
+		n.docs["GET /api/v1/cluster"] = c
+		code, out, errs := ctl(t, "cluster", "-admin", n.url)
 		if code != r.exit || errs != "" || strings.Contains(out, "\x1b") {
 			t.Errorf("%s: exit %d, %s\n%s", r.name, code, errs, out)
 		}
@@ -115,7 +82,9 @@ func TestClocksAreShownWithoutExponents(t *testing.T) {
 func TestClusterAsJSON(t *testing.T) {
 	c := twoNodes()
 	c.Members[1].Unusable = "hashes names with another secret"
-	code, out, _ := ctl(t, "cluster", "--json", "-admin", serveCluster(t, c))
+	n := newNode(t)
+	n.docs["GET /api/v1/cluster"] = c
+	code, out, _ := ctl(t, "cluster", "--json", "-admin", n.url)
 	var got clusterShown
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.ExitFailed {
 		t.Fatalf("exit %d, %v:\n%s", code, err, out)

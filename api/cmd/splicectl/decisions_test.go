@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/api/cmd/cli"
@@ -62,19 +61,7 @@ func TestUnknownTenantsAndProfilesAreNamed(t *testing.T) {
 
 func TestACheckpointCanBeInspected(t *testing.T) {
 	d := daemonForTest(t)
-	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	must(t, err)
-	p, err := profile.New(id)
-	must(t, err)
-	client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "saver", Timeouts: connector.Timeouts{Lookup: time.Minute}})
-	must(t, err)
-	defer client.Close()
-	must(t, client.WaitAttached(t.Context()))
-	m, err := client.Register(p, connector.Binding{})
-	if err == nil {
-		err = m.WaitReady(t.Context())
-	}
-	must(t, err)
+	_, m := engine(t, d.Socket, "saver", connector.Binding{})
 	tokens := []uint32{5, 6, 7, 8}
 	hashes, ok := m.PrefixHashes(16, tokens, []int{4})
 	if !ok {

@@ -55,21 +55,20 @@ func onDisk(t *testing.T, dir string) (socket string, stop func()) {
 	return d.Socket(), stop
 }
 
-// engine is a client of a small model with its own model registered.
-func engine(t *testing.T, socket string) *connector.Model {
+// engine is a client with a small model registered, attached for as long as the test lasts.
+func engine(t *testing.T, socket, name string, binding connector.Binding) (*connector.Client, *connector.Model) {
 	t.Helper()
 	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
 	must(t, err)
 	p, err := profile.New(id)
 	must(t, err)
-	patient := connector.Timeouts{Lookup: 10 * time.Second, Transfer: 10 * time.Second}
-	client, err := connector.Open(connector.Options{Socket: socket, Name: "disk test", Timeouts: patient})
+	client, err := connector.Open(connector.Options{Socket: socket, Name: name, Timeouts: patient})
 	must(t, err)
 	t.Cleanup(func() { client.Close() })
-	m, err := client.Register(p, connector.Binding{Engine: "test 1"})
+	m, err := client.Register(p, binding)
 	must(t, err)
 	must(t, m.WaitReady(t.Context()))
-	return m
+	return client, m
 }
 
 // putSynced publishes n segments and answers their keys.
@@ -99,7 +98,8 @@ func filledDir(t *testing.T) (dir string, keys []profile.SegmentKey) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "disk")
 	socket, stop := onDisk(t, dir)
-	keys = putSynced(t, engine(t, socket), 3)
+	_, m := engine(t, socket, "disk test", connector.Binding{Engine: "test 1"})
+	keys = putSynced(t, m, 3)
 	stop()
 	return dir, keys
 }
@@ -179,7 +179,7 @@ func TestDiskRepairBringsAllBackWithoutACatalogue(t *testing.T) {
 	}
 	socket, stop := onDisk(t, dir)
 	defer stop()
-	m := engine(t, socket)
+	_, m := engine(t, socket, "disk test", connector.Binding{Engine: "test 1"})
 	rows, err := m.Acquire(t.Context(), keys, connector.AcquireOptions{Digests: true})
 	must(t, err)
 	for i, r := range rows {

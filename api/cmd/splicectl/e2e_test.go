@@ -22,7 +22,7 @@ import (
 )
 
 // patient is for calls that must succeed on a busy machine.
-var patient = connector.Timeouts{Lookup: 10 * time.Second, Attach: 10 * time.Second}
+var patient = connector.Timeouts{Lookup: time.Minute, Transfer: 10 * time.Second, Attach: 10 * time.Second}
 
 var binDir string // of programs built for these tests; removed by TestMain
 
@@ -72,15 +72,7 @@ func splicectl(t *testing.T, want int, args ...string) (stdout, stderr string) {
 
 func daemonForTest(t *testing.T, args ...string) *child.Daemon {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and runs the programs")
-	}
-	dir, err := built()
-	must(t, err)
-	d, err := child.Start(t.Context(), child.Options{Binary: filepath.Join(dir, "spliced"), Args: append([]string{"-arena", "64MiB", "-private", "16MiB"}, args...)})
-	must(t, err)
-	t.Cleanup(func() { must(t, d.Stop()) })
-	return d
+	return startChild(t, child.Options{Args: append([]string{"-arena", "64MiB", "-private", "16MiB"}, args...)})
 }
 
 func TestDoctorProvesARoundTripOnItsOwnDaemon(t *testing.T) {
@@ -183,17 +175,8 @@ func TestListingsOfALivingDaemon(t *testing.T) {
 // publish puts one segment of a small model and answers its key.
 func publish(t *testing.T, socket string) api.Digest {
 	t.Helper()
-	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	must(t, err)
-	p, err := profile.New(id)
-	must(t, err)
-	client, err := connector.Open(connector.Options{Socket: socket, Name: "publisher"})
-	must(t, err)
+	client, m := engine(t, socket, "publisher", connector.Binding{Engine: "test 1"})
 	defer client.Close()
-	must(t, client.WaitAttached(t.Context()))
-	m, err := client.Register(p, connector.Binding{Engine: "test 1"})
-	must(t, err)
-	must(t, m.WaitReady(t.Context()))
 	spec, tokens := profile.FirstSpec(3), []uint32{1, 2, 3}
 	fill := func(_ profile.Part, _ int, _ int64, dst []byte) error { clear(dst); return nil }
 	if _, err := m.Put(t.Context(), &connector.PutQuery{Spec: spec, Tokens: tokens, Source: connector.Source{Fill: fill}}); err != nil {

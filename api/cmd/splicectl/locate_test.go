@@ -17,6 +17,8 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
+type canaries = api.Canaries // embedded by its own name, that would hide its method Canaries
+
 // locator answers where a prompt is held, and remembers the question.
 type locator struct {
 	api.Catalogue
@@ -31,7 +33,7 @@ func (l *locator) Locate(q *api.LocateQuery) (*api.Located, error) {
 
 func serveLocator(t *testing.T, l *locator, token string) (address string) {
 	t.Helper()
-	shown := api.Shown{Node: &clusterNode{}, Catalogue: l, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
+	shown := api.Shown{Node: struct{ api.Node }{}, Catalogue: l, Canaries: struct{ canaries }{}, Control: struct{ api.Control }{}}
 	s, err := api.New(api.Options{Shown: shown, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), Tokens: api.Tokens{RouterToken: token}})
 	must(t, err)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")

@@ -13,22 +13,6 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// engineOf is an engine that is attached for as long as a test lasts.
-func engineOf(t *testing.T, socket string) (*connector.Client, *connector.Model) {
-	t.Helper()
-	id, err := profile.FromConfig([]byte(smallConfig), profile.ConfigOptions{Model: "small", Weights: [32]byte{1}})
-	must(t, err)
-	p, err := profile.New(id)
-	must(t, err)
-	client, err := connector.Open(connector.Options{Socket: socket, Name: "vllm-worker-3", Timeouts: connector.Timeouts{Lookup: 20 * time.Second}})
-	must(t, err)
-	t.Cleanup(func() { client.Close() })
-	m, err := client.Register(p, connector.Binding{Connector: "spliced 1.0", Engine: "vllm 0.32.0"})
-	must(t, err)
-	must(t, m.WaitReady(t.Context()))
-	return client, m
-}
-
 // The ten questions of docs/operations.md, asked by their commands after a restart.
 func TestTheTenQuestionsAreAnswered(t *testing.T) {
 	dir := t.TempDir()
@@ -37,7 +21,7 @@ func TestTheTenQuestionsAreAnswered(t *testing.T) {
 	stop()
 	socket, _ = onDisk(t, dir)
 	admin := filepath.Join(filepath.Dir(socket), "a")
-	_, m := engineOf(t, socket)
+	_, m := engine(t, socket, "vllm-worker-3", connector.Binding{Connector: "spliced 1.0", Engine: "vllm 0.32.0"})
 	want := cli.ExitOK
 	ask := func(line string, texts ...string) {
 		t.Helper()
