@@ -174,19 +174,6 @@ func dupForTest(t testing.TB, r Region) *os.File {
 	return h.File
 }
 
-// The seals that keep clients from punching holes keep us from it too. Should a
-// kernel ever allow us to, freed pages could be given back.
-func TestFreedPagesOfAReadersRegionCannotBeGivenBack(t *testing.T) {
-	d := newTestHost(t, HostOptions{})
-	r := newTestRegion(t, d, RegionSpec{Bytes: 1 << 20, Access: ClientReads, Huge: HugeNever})
-	if err := unix.Fallocate(int(r.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); !errors.Is(err, unix.EPERM) {
-		t.Errorf("punch a hole: %v", err)
-	}
-	if err := unix.Madvise(r.mem[:4096], unix.MADV_REMOVE); !errors.Is(err, unix.EPERM) {
-		t.Errorf("madvise remove: %v", err)
-	}
-}
-
 // writerRole is a client with staging at descriptor 3: it writes, then tries to
 // resize what it got.
 func writerRole() error {

@@ -277,15 +277,3 @@ func TestAProcessMayDieAtAnyCall(t *testing.T) {
 	setup.Faults = nil
 	must(t, otherProcess("tour", lib.Path, setup).Run())
 }
-
-// Without room a region is refused with ErrFull, and a smaller one still fits.
-func TestMemoryOfTheDeviceRunsOut(t *testing.T) {
-	d, lib := openFake(t, Options{})
-	lib.Set(t, "MEM", "16M")
-	for _, way := range []gpuipc.Way{gpuipc.WayDescriptor, gpuipc.WayHandle} {
-		if _, err := d.NewRegion(gpuipc.RegionSpec{Name: "large", Bytes: 32 << 20, Access: gpuipc.ClientReads, Way: way}); !errors.Is(err, gpuipc.ErrFull) {
-			t.Errorf("way %d: %v", way, err)
-		}
-		newRegion(t, d, gpuipc.RegionSpec{Bytes: 2 << 20, Way: way})
-	}
-}

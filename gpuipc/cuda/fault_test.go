@@ -3,6 +3,7 @@ package cuda
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -78,22 +79,26 @@ func TestALostDeviceAnswersUnavailableAtOnce(t *testing.T) {
 }
 
 func TestNoRoomIsFull(t *testing.T) {
-	lib := fakecuda.Open(t)
-	lib.Set(t, "MEM", "16M")
-	d, _ := openFake(t, Options{ChunkBytes: 2 << 20})
-	for _, way := range []gpuipc.Way{gpuipc.WayDescriptor, gpuipc.WayHandle} {
-		spec := gpuipc.RegionSpec{Name: "r", Bytes: 32 << 20, Access: gpuipc.ClientWrites, Way: way}
-		if _, err := d.NewRegion(spec); !errors.Is(err, gpuipc.ErrFull) {
-			t.Errorf("way %d: %v", way, err)
-		}
-		spec.Bytes = 8 << 20 // the failure before left nothing behind
-		r, err := d.NewRegion(spec)
-		if err != nil {
-			t.Fatalf("way %d: %v", way, err)
-		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+	for _, chunk := range []int64{0, 2 << 20} {
+		t.Run(fmt.Sprintf("chunks of %d bytes", chunk), func(t *testing.T) {
+			lib := fakecuda.Open(t)
+			lib.Set(t, "MEM", "16M")
+			d, _ := openFake(t, Options{ChunkBytes: chunk})
+			for _, way := range []gpuipc.Way{gpuipc.WayDescriptor, gpuipc.WayHandle} {
+				spec := gpuipc.RegionSpec{Name: "r", Bytes: 32 << 20, Access: gpuipc.ClientWrites, Way: way}
+				if _, err := d.NewRegion(spec); !errors.Is(err, gpuipc.ErrFull) {
+					t.Errorf("way %d: %v", way, err)
+				}
+				spec.Bytes = 8 << 20 // the failure before left nothing behind
+				r, err := d.NewRegion(spec)
+				if err != nil {
+					t.Fatalf("way %d: %v", way, err)
+				}
+				if err := r.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }
 

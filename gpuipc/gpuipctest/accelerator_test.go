@@ -56,28 +56,6 @@ func TestAcceleratorConforms(t *testing.T) {
 	})
 }
 
-func TestAcceleratorKeepsRegionsApart(t *testing.T) {
-	p := newPair(t, 8192)
-	ctx, digests := context.Background(), make([]uint64, 1)
-	hbm, memory := whole(p.hbm, 4096), whole(p.memory, 4096)
-	for what, err := range map[string]error{
-		"host digests of HBM":       p.host.Digests(ctx, hbm, digests),
-		"HBM digests of the host":   p.acc.Digests(ctx, memory, digests),
-		"upload from HBM":           p.acc.Upload(ctx, hbm, whole(p.hbm, 4096), nil),
-		"upload to the host":        p.acc.Upload(ctx, memory, memory, nil),
-		"download to HBM":           p.acc.Download(ctx, hbm, hbm, nil),
-		"a copy of another length":  p.acc.Upload(ctx, whole(p.hbm, 2048), memory, nil),
-		"a region attached already": func() error { _, err := p.acc.AttachHost(p.memory); return err }(),
-	} {
-		if !errors.Is(err, gpuipc.ErrInvalid) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	if _, err := p.hbm.Export(); !errors.Is(err, gpuipc.ErrUnavailable) {
-		t.Errorf("export: %v", err)
-	}
-}
-
 func TestAShareIsTheSameMemory(t *testing.T) {
 	p := newPair(t, 8192)
 	ctx := context.Background()

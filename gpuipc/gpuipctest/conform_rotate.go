@@ -79,20 +79,32 @@ func (r *rig) bytesOnDevice(ref gpuipc.Ref) []byte {
 	return out
 }
 
-// runRotate runs a job. It checks every head in the object that the function at returns for
-// it, and that nothing else changed.
-func (r *rig) runRotate(j *gpuipc.RotateJob, src []byte, at func(row, head int) gpuipc.Ref) {
+// checkRows checks all that a job wrote. It reads r.after, a copy of the region.
+func (r *rig) checkRows(j *gpuipc.RotateJob, src []byte) {
+	r.Helper()
+	n, d := j.Dim*j.Type.Size(), &j.Dst
+	for row := range j.Rows {
+		for head := range j.Heads {
+			var at gpuipc.Ref
+			if to := d.FirstRow + row; d.Region != nil {
+				at = r.at(d.Base+int64(d.Blocks[to/d.BlockRows])*d.BlockStride+
+					int64(to%d.BlockRows)*d.RowStride+int64(head)*d.HeadStride, int64(n))
+			} else {
+				at = d.Rows.Slice(int64(row*j.Heads+head)*int64(n), int64(n))
+			}
+			r.checkHead(j, row, src[(row*j.Heads+head)*n:][:n], at)
+		}
+	}
+}
+
+// runRotate runs a job. It checks all that the job wrote, and that nothing else changed.
+func (r *rig) runRotate(j *gpuipc.RotateJob, src []byte) {
 	r.Helper()
 	if err := r.dev.Rotate(r.Context(), j); err != nil {
 		r.Fatalf("%+v: %v", j.Dst, err)
 	}
 	r.after = r.get(r.whole())
-	n := j.Dim * j.Type.Size()
-	for row := range j.Rows {
-		for head := range j.Heads {
-			r.checkHead(j, row, src[(row*j.Heads+head)*n:][:n], at(row, head))
-		}
-	}
+	r.checkRows(j, src)
 	r.check("rotate")
 }
 
@@ -101,12 +113,8 @@ func testRotateRows(r *rig) {
 	for range r.rounds(200) {
 		r.next = 0
 		j, src := r.randomRotate()
-		rows := r.object(int64(len(src)), j.Type.Size())
-		j.Dst.Rows = rows
-		n := int64(j.Dim * j.Type.Size())
-		r.runRotate(j, src, func(row, head int) gpuipc.Ref {
-			return rows.Slice(int64(row*j.Heads+head)*n, n)
-		})
+		j.Dst.Rows = r.object(int64(len(src)), j.Type.Size())
+		r.runRotate(j, src)
 	}
 }
 
@@ -148,13 +156,7 @@ func testRotateTable(r *rig) {
 		r.next = 0
 		j, src := r.randomRotate()
 		r.randomTable(j)
-		d := &j.Dst
-		r.runRotate(j, src, func(row, head int) gpuipc.Ref {
-			at := d.FirstRow + row
-			off := d.Base + int64(d.Blocks[at/d.BlockRows])*d.BlockStride +
-				int64(at%d.BlockRows)*d.RowStride + int64(head)*d.HeadStride
-			return r.at(off, int64(j.Dim*j.Type.Size()))
-		})
+		r.runRotate(j, src)
 	}
 }
 
@@ -171,11 +173,7 @@ func testBadRotate(r *rig) {
 		return j
 	}
 	j := good()
-	src := r.bytes(j.Src)
-	r.runRotate(j, src, func(row, head int) gpuipc.Ref {
-		at := row + 3
-		return r.at(4096+int64(j.Dst.Blocks[at/4])*128+int64(at%4)*32+int64(head)*16, 16)
-	})
+	r.runRotate(j, r.bytes(j.Src))
 	for name, spoil := range map[string]func(j *gpuipc.RotateJob){
 		"negative rows":     func(j *gpuipc.RotateJob) { j.Rows = -1 },
 		"no heads":          func(j *gpuipc.RotateJob) { j.Heads = 0 },

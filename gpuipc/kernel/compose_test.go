@@ -191,19 +191,6 @@ func TestComposeAgreesWithFloat64(t *testing.T) {
 	})
 }
 
-func TestComposeEveryType(t *testing.T) {
-	r := rng(t)
-	eachISA(t, func(t *testing.T) {
-		for _, tr := range transitions {
-			for _, tt := range dtypes {
-				for _, st := range dtypes {
-					newPlan(t, r, tr, 29, 51, 2, tt, st).verify(t, tr.name()+" T "+tt.name()+" S "+st.name())
-				}
-			}
-		}
-	})
-}
-
 func TestComposeTurnsEndStates(t *testing.T) {
 	r := rng(t)
 	eachISA(t, func(t *testing.T) {
@@ -281,23 +268,6 @@ func TestComposeRefusesWrongSizes(t *testing.T) {
 	try("turn with a diagonal", Diagonal, 6, turn)
 	turn.T, turn.Dims = f32(1), 4
 	try("turn of too many rows", Scalar, 6, turn)
-}
-
-func TestComposeDoesNotAllocate(t *testing.T) {
-	r := rng(t)
-	eachISA(t, func(t *testing.T) {
-		for _, tr := range transitions {
-			p := newPlan(t, r, tr, 61, 70, 4, F16, BF16)
-			if tr == Scalar {
-				p.turnAll(r, 60, true)
-			}
-			sc := reserved(p.dk, p.dv)
-			state := append([]float32(nil), p.start...)
-			if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
-				t.Errorf("%s: %v allocations", tr.name(), n)
-			}
-		}
-	})
 }
 
 // packedAs is the head of plain numbers in a form, whatever its error, and its numbers.
@@ -431,20 +401,28 @@ func TestComposeRefusesWrongForms(t *testing.T) {
 	try("no T", Dense, func(s *Step) { s.T, s.TForm, s.TType = nil, FormPlain, F16 })
 }
 
-func TestComposeOfFormsDoesNotAllocate(t *testing.T) {
+func TestComposeDoesNotAllocate(t *testing.T) {
 	r := rng(t)
 	eachISA(t, func(t *testing.T) {
 		for _, tr := range transitions {
-			p := newPlan(t, r, tr, 61, 70, 9, F16, F32)
-			p.inForms(t, 0)
-			if tr == Scalar {
-				p.turnAll(r, 60, true)
-			}
-			p.steps[0].Before = make([]float32, len(p.start))
-			sc := reserved(p.dk, p.dv)
-			state := append([]float32(nil), p.start...)
-			if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
-				t.Errorf("%s: %v allocations", tr.name(), n)
+			for _, packed := range []bool{false, true} {
+				n, st := 4, BF16
+				if packed {
+					n, st = 9, F32
+				}
+				p := newPlan(t, r, tr, 61, 70, n, F16, st)
+				if packed {
+					p.inForms(t, 0)
+					p.steps[0].Before = make([]float32, len(p.start))
+				}
+				if tr == Scalar {
+					p.turnAll(r, 60, true)
+				}
+				sc := reserved(p.dk, p.dv)
+				state := append([]float32(nil), p.start...)
+				if n := testing.AllocsPerRun(20, func() { Compose(tr, p.dk, p.dv, state, p.steps, sc) }); n != 0 {
+					t.Errorf("%s, packed %v: %v allocations", tr.name(), packed, n)
+				}
 			}
 		}
 	})

@@ -1,16 +1,15 @@
 package driver
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite the table of docs/gpu.md")
+	"github.com/spliced-kv/spliced/policy/goldentest"
+)
 
 // remedies is the table as the page has it.
 func remedies() string {
@@ -31,17 +30,10 @@ func TestThePageHasTheRemedies(t *testing.T) {
 		t.Fatal(err)
 	}
 	head, rest, ok := strings.Cut(string(text), from)
-	table, tail, ends := strings.Cut(rest, to)
+	_, tail, ends := strings.Cut(rest, to)
 	if !ok || !ends {
 		t.Fatalf("%s: no %q and %q", page, from, to)
 	}
-	if *update {
-		if err := os.WriteFile(page, []byte(head+from+remedies()+to+tail), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if table != remedies() {
-		t.Errorf("%s is not the table of this package; go test ./gpuipc/cuda/driver -update", page)
-	}
+	goldentest.File(t, page, []byte(head+from+remedies()+to+tail),
+		"this is not the table of this package; go test ./gpuipc/cuda/driver -update")
 }

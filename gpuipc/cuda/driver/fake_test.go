@@ -150,42 +150,6 @@ func TestStreamsAndEventsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestMappedMemoryNeedsAccess(t *testing.T) {
-	g, _ := newGPU(t)
-	grain := must(g.Granularity(g.dev))(t)
-	if grain < 4096 || grain&(grain-1) != 0 {
-		t.Fatalf("granularity %d", grain)
-	}
-	s := must(g.StreamCreate())(t)
-	base := must(g.AddressReserve(2 * grain))(t)
-	var chunks [2]driver.Allocation
-	for i := range chunks {
-		chunks[i] = must(g.MemCreate(grain, g.dev))(t)
-		check(t, g.MemMap(base+driver.DevicePtr(int64(i)*grain), grain, chunks[i]))
-	}
-	if err := g.MemsetD8Async(base, 1, 8, s); err == nil {
-		t.Error("memory without access was written")
-	}
-	check(t, g.MemSetAccess(base, 2*grain, g.dev))
-	// A copy across the border of two chunks.
-	word := host(t, 8)
-	across := base + driver.DevicePtr(grain) - 4
-	check(t, g.MemsetD8Async(across, 7, 8, s), g.MemcpyDtoHAsync(pointer(word), across, 8, s), g.StreamSynchronize(s))
-	if !bytes.Equal(word, bytes.Repeat([]byte{7}, 8)) {
-		t.Errorf("read % x", word)
-	}
-	if _, err := g.IPCMemHandle(base); !errors.Is(err, driver.InvalidValue) {
-		t.Errorf("a handle of mapped memory: %v", err)
-	}
-	for i, m := range chunks {
-		check(t, g.MemUnmap(base+driver.DevicePtr(int64(i)*grain), grain), g.MemRelease(m))
-	}
-	check(t, g.AddressFree(base, 2*grain), g.StreamDestroy(s))
-	if _, err := g.MemCreate(grain+1, g.dev); !errors.Is(err, driver.InvalidValue) {
-		t.Errorf("a size between the grains: %v", err)
-	}
-}
-
 func TestDriversThatCannotServeAreRefused(t *testing.T) {
 	path := library(t).Path
 	for name, c := range map[string]struct {

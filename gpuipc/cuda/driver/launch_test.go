@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
@@ -60,51 +59,6 @@ func TestLaunchedArgumentsAreTakenOver(t *testing.T) {
 	check(t, g.ModuleUnload(m), g.MemFree(p), g.MemFree(gate), g.StreamDestroy(s), g.StreamDestroy(opener))
 }
 
-func TestLaunchesOutOfBoundsAreRefused(t *testing.T) {
-	g, _ := newGPU(t)
-	m, f := g.probe(t, "probe_fill")
-	s := must(g.StreamCreate())(t)
-	p := must(g.MemAlloc(4))(t)
-	one := [3]uint32{1, 1, 1}
-	good := fill(p, 1, 1)
-	for name, c := range map[string]struct {
-		grid, block [3]uint32
-		shared      uint32
-		args        []byte
-	}{
-		"no blocks":            {[3]uint32{0, 1, 1}, one, 0, good},
-		"threads":              {one, [3]uint32{2048, 1, 1}, 0, good},
-		"shared memory":        {one, one, 64 << 10, good},
-		"too many arguments":   {one, one, 0, make([]byte, driver.MaxLaunchBytes+1)},
-		"not enough arguments": {one, one, 0, good[:8]},
-	} {
-		if err := g.Launch(f, c.grid, c.block, c.shared, s, c.args); !errors.Is(err, driver.InvalidValue) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	// What is asked for first may be used.
-	check(t, g.FunctionMaxDynamicShared(f, 64<<10), g.Launch(f, one, one, 64<<10, s, good), g.StreamSynchronize(s))
-	check(t, g.ModuleUnload(m), g.MemFree(p), g.StreamDestroy(s))
-}
-
-func TestModulesThatDoNotLoadSayWhy(t *testing.T) {
-	g, _ := newGPU(t)
-	newer := bytes.Replace(fakecuda.ProbePTX, []byte(".version 7.8"), []byte(".version 99.0"), 1)
-	_, err := g.ModuleLoad(newer)
-	e, ok := errors.AsType[*driver.Error](err)
-	if !ok || e.Result != driver.UnsupportedPTX || !strings.Contains(e.Detail, "99.0") || strings.Contains(e.Detail, "\x00") {
-		t.Errorf("PTX of a later ISA: %v", err)
-	}
-	if _, err := g.ModuleLoad([]byte("no PTX")); err == nil {
-		t.Error("loaded what is no PTX")
-	}
-	m, _ := g.probe(t, "probe_fill")
-	if _, err := g.ModuleFunction(m, "probe_nothing"); !errors.Is(err, driver.NotFound) || !strings.Contains(err.Error(), "probe_nothing") {
-		t.Errorf("%v", err)
-	}
-	check(t, g.ModuleUnload(m))
-}
-
 // Calls on the way of a request cost no more than what purego itself allocates.
 func TestHotCallsAllocateLittle(t *testing.T) {
 	g, _ := newGPU(t)
@@ -129,25 +83,4 @@ func TestHotCallsAllocateLittle(t *testing.T) {
 		}
 	}
 	check(t, g.StreamSynchronize(s), g.ModuleUnload(m), g.MemFree(p), g.StreamDestroy(s))
-}
-
-// A kernel that reads what is not there takes the context with it: every later
-// call says so, and that a new process is needed.
-func TestAFailedKernelIsSticky(t *testing.T) {
-	fake := library(t)
-	fake.LeakCheck(t)
-	g, _, err := enter(fake.Path)
-	check(t, err)
-	defer runtime.UnlockOSThread()
-	_, f := g.probe(t, "probe_fill")
-	s := must(g.StreamCreate())(t)
-	check(t, g.Launch(f, [3]uint32{1, 1, 1}, [3]uint32{32, 1, 1}, 0, s, fill(4096, 8, 1)))
-	err = g.StreamSynchronize(s)
-	if !errors.Is(err, driver.IllegalAddress) || !driver.IllegalAddress.Sticky() {
-		t.Errorf("%v", err)
-	}
-	if _, err := g.MemAlloc(64); !errors.Is(err, driver.IllegalAddress) {
-		t.Errorf("after it: %v", err)
-	}
-	fake.Reset()
 }

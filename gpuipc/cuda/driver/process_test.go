@@ -159,6 +159,9 @@ func TestADescriptorOpensInAnotherProcess(t *testing.T) {
 	g, fake := newGPU(t)
 	path := fake.Path
 	grain := must(g.Granularity(g.dev))(t)
+	if grain < 4096 || grain&(grain-1) != 0 {
+		t.Fatalf("granularity %d", grain)
+	}
 	m, p := must(g.MemCreate(grain, g.dev))(t), must(g.AddressReserve(grain))(t)
 	check(t, g.MemMap(p, grain, m), g.MemSetAccess(p, grain, g.dev))
 	set, turned := g.filled(t, p)

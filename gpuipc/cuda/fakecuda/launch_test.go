@@ -22,6 +22,9 @@ func (r *rig) probes(t testing.TB) (fill, add driver.Function) {
 	must(t, err)
 	_, err = r.ModuleFunction(m, "probe_")
 	wants(t, err, driver.NotFound)
+	if !strings.Contains(err.Error(), "probe_") {
+		t.Errorf("the function that there is not has no name: %v", err)
+	}
 	return fill, add
 }
 
@@ -46,6 +49,7 @@ func TestLaunchesThatADeviceRefuses(t *testing.T) {
 		"shared memory not asked for":   {fill, one, one, 48<<10 + 1, good, driver.InvalidValue},
 		"an argument short":             {fill, one, one, 0, good[:12], driver.InvalidValue},
 		"an argument more":              {fill, one, one, 0, append(bytes.Clone(good), good...), driver.InvalidValue},
+		"more bytes of arguments":       {fill, one, one, 0, make([]byte, driver.MaxLaunchBytes+1), driver.InvalidValue},
 		"no function":                   {fill + 1, one, one, 0, good, driver.InvalidHandle},
 	} {
 		if err := r.Launch(c.f, c.grid, c.block, c.shared, r.stream, c.args); !errors.Is(err, c.want) {
@@ -63,17 +67,18 @@ func TestModulesThatADriverRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		from, to string
 		want     driver.Result
+		says     string
 	}{
-		"newer ISA":        {".version 7.8", ".version 9.9", 222},
-		"newer processor":  {"sm_80", "sm_100", 209},
-		"special":          {"sm_80", "sm_90a", 209},
-		"no version":       {".version 7.8", "", 218},
-		"two modules":      {".address_size 64", ".address_size 64\n.version 7.8", 218},
-		"32 bit addresses": {".address_size 64", ".address_size 32", 218},
+		"newer ISA":        {".version 7.8", ".version 9.9", 222, "9.9"},
+		"newer processor":  {"sm_80", "sm_100", 209, ""},
+		"special":          {"sm_80", "sm_90a", 209, ""},
+		"no version":       {".version 7.8", "", 218, ""},
+		"two modules":      {".address_size 64", ".address_size 64\n.version 7.8", 218, ""},
+		"32 bit addresses": {".address_size 64", ".address_size 32", 218, ""},
 	} {
 		_, err := r.ModuleLoad([]byte(strings.Replace(text, c.from, c.to, 1)))
-		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), "ptxas") {
-			t.Errorf("%s: %v, not %v with the compiler's log", name, err, c.want)
+		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), "ptxas") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\x00") {
+			t.Errorf("%s: %q, not %v with the compiler's log", name, err, c.want)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"testing"
 	"unsafe"
@@ -53,15 +52,6 @@ func useDevice(api *driver.API) error {
 		return err
 	}
 	return api.ContextSetCurrent(context)
-}
-
-// otherProcess prepares this binary in a role.
-func otherProcess(l *fakecuda.Library, role string, s fakecuda.Setup, files ...*os.File) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(append(os.Environ(), roleVariable+"="+role, libraryVariable+"="+l.Path), s.Env(l.Path)...)
-	cmd.ExtraFiles = files
-	cmd.Stderr = os.Stderr
-	return cmd
 }
 
 // rig is the driver with a current context and a stream, in this process.

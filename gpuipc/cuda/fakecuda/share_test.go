@@ -1,7 +1,6 @@
 package fakecuda_test
 
 import (
-	"bufio"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,15 +11,6 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
-
-func readHandle(from io.Reader) (h [driver.IPCHandleBytes]byte, err error) {
-	line, err := bufio.NewReader(from).ReadString('\n')
-	if err != nil {
-		return h, err
-	}
-	_, err = hex.Decode(h[:], []byte(line[:len(line)-1]))
-	return h, err
-}
 
 // ownerRole prints a handle of its memory and lives until stdin ends.
 func ownerRole(api *driver.API) error {
@@ -50,18 +40,10 @@ func ownerRole(api *driver.API) error {
 // owner is another process that shares memory until end.
 func (r *rig) owner(t *testing.T, s fakecuda.Setup) (h [driver.IPCHandleBytes]byte, end func()) {
 	t.Helper()
-	cmd := otherProcess(r.fake, "owner", s)
-	in, err := cmd.StdinPipe()
+	p := fakecuda.StartPeer(t, append(s.Env(r.fake.Path), roleVariable+"=owner", libraryVariable+"="+r.fake.Path))
+	_, err := hex.Decode(h[:], []byte(p.Answer(t)))
 	must(t, err)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	h, err = readHandle(out)
-	must(t, err)
-	return h, func() {
-		must(t, in.Close())
-		must(t, cmd.Wait())
-	}
+	return h, func() { must(t, p.End()) }
 }
 
 func TestAnImportOutlivesItsOwner(t *testing.T) {
@@ -76,20 +58,6 @@ func TestAnImportOutlivesItsOwner(t *testing.T) {
 	must(t, r.IPCClose(p))
 	_, err = r.IPCOpen(h)
 	wants(t, err, driver.InvalidValue)
-}
-
-func TestEqualProcessNumbersCannotShare(t *testing.T) {
-	r := newRig(t)
-	r.fake.Set(t, "PID", "1")
-	h, end := r.owner(t, fakecuda.Setup{PID: 1})
-	_, err := r.IPCOpen(h)
-	wants(t, err, driver.InvalidContext)
-	end()
-	h, end = r.owner(t, fakecuda.Setup{PID: 2})
-	p, err := r.IPCOpen(h)
-	must(t, err)
-	must(t, r.IPCClose(p))
-	end()
 }
 
 func TestMemoryOfAnotherDeviceIsRefused(t *testing.T) {
