@@ -135,36 +135,6 @@ func TestCheckpointListingKeepsSiblingsTogether(t *testing.T) {
 	}
 }
 
-func TestProfilesAreCountedAndBounded(t *testing.T) {
-	b := newBench(t, hybrid(1), func(c *Config) { c.MaxProfiles = 2 })
-	c := b.NewSession("c")
-	b.publish(c, b.mid(1, 64, 8))
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	again, err := b.AddProfile(b.profile)
-	b.must(err)
-	if again != b.id {
-		t.Fatalf("the same profile got ids %d and %d", b.id, again)
-	}
-	for i, want := range []error{nil, tier.ErrBusy} {
-		id := hybrid(1)
-		id.Weights[2] = byte(1 + i)
-		p, err := profile.New(id)
-		b.must(err)
-		_, err = b.AddProfile(p)
-		b.wantErr(err, want)
-	}
-	infos := b.Profiles()
-	if len(infos) != 2 || infos[0].ID != b.id || infos[0].Segments != 1 || infos[0].Checkpoints != 1 || infos[1].Segments != 0 {
-		t.Fatalf("%v, want len(infos) == 2, infos[0].ID == b.id, infos[0].Segments == 1, infos[0].Checkpoints == 1, infos[1].Segments == 0", infos)
-	}
-	if p, ok := b.Profile(b.id); !ok || p.Fingerprint() != b.profile.Fingerprint() {
-		t.Fatal("a registered profile is not answered")
-	}
-	if _, ok := b.Profile(9); ok {
-		t.Fatal("an unknown profile is answered")
-	}
-}
-
 func TestEveryCounterHasAName(t *testing.T) {
 	var c stats.Counters
 	fields := uint64(0)

@@ -48,25 +48,34 @@ func TestMatchFindsSegmentsInBothTiers(t *testing.T) {
 	}
 }
 
-// An entry counts only for the profile that it was made by and the tenant who
-// owns it, whatever its name says.
-func TestEntriesOfOthersAreNoHits(t *testing.T) {
+// An entry counts only for the profile that it was made by and the tenant who owns it,
+// whatever its name says. A promotion checks the rest of it as well.
+func TestEntriesOfOthersAndOfNonsenseAreNotPromoted(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	p := x.mid(1, 64, 8)
 	x.sink(p)
 	e := x.tier.entries[tier.Name{Key: p.key}]
-	for name, spoil := range map[string]func(){
-		"tenant":  func() { e.Tenant = tenantB },
-		"nobody":  func() { e.Tenant = 0 },
-		"profile": func() { e.Fingerprint[0]++ },
+	for name, row := range map[string]struct {
+		missed bool // by a match, too
+		spoil  func()
+	}{
+		"tenant":  {true, func() { e.Tenant = tenantB }},
+		"nobody":  {true, func() { e.Tenant = 0 }},
+		"profile": {true, func() { e.Fingerprint[0]++ }},
+		"spec":    {false, func() { e.Spec = profile.SegmentSpec{Role: 9, Tokens: 64} }},
+		"begin":   {false, func() { e.Begin++ }},
+		"end":     {false, func() { e.End++ }},
+		"parent":  {false, func() { e.Parent = tier.Name{Kind: tier.Exact, Key: [32]byte{1}} }},
 	} {
 		was := e.Entry
-		spoil()
-		if got := x.status(p); got.Status != tier.StatusMiss {
-			t.Errorf("%s: Status %v, want %v", name, got.Status, tier.StatusMiss)
+		row.spoil()
+		if row.missed {
+			if got := x.status(p); got.Status != tier.StatusMiss {
+				t.Errorf("%s: Status %v, want %v", name, got.Status, tier.StatusMiss)
+			}
 		}
-		if row := x.try(p); row.Hit || row.Promoting {
-			t.Errorf("%s: Hit %v, want false; Promoting %v, want false", name, row.Hit, row.Promoting)
+		if got := x.try(p); got.Hit || got.Promoting {
+			t.Errorf("%s: Hit %v, want false; Promoting %v, want false", name, got.Hit, got.Promoting)
 		}
 		e.Entry = was
 	}
@@ -195,25 +204,5 @@ func TestPackedLeadingSegmentsAreNotPromoted(t *testing.T) {
 	e.Packed = plain
 	if row := x.try(p); !row.Promoting {
 		t.Error("as it was written it is not promoted either: this shows nothing")
-	}
-}
-
-func TestEntriesOfNonsenseAreNotPromoted(t *testing.T) {
-	x := newTwoTiers(t, hybrid(1))
-	p := x.mid(1, 64, 8)
-	x.sink(p)
-	e := x.tier.entries[tier.Name{Key: p.key}]
-	for name, spoil := range map[string]func(){
-		"spec":   func() { e.Spec = profile.SegmentSpec{Role: 9, Tokens: 64} },
-		"begin":  func() { e.Begin++ },
-		"end":    func() { e.End++ },
-		"parent": func() { e.Parent = tier.Name{Kind: tier.Exact, Key: [32]byte{1}} },
-	} {
-		was := e.Entry
-		spoil()
-		if row := x.try(p); row.Hit || row.Promoting {
-			t.Errorf("%s: Hit %v, want false; Promoting %v, want false", name, row.Hit, row.Promoting)
-		}
-		e.Entry = was
 	}
 }

@@ -414,42 +414,6 @@ func TestBadAcceptsAndReplaysLoseNothing(t *testing.T) {
 	}
 }
 
-// One operation writes a buffer at a time; replays go on beside appends.
-func TestBuffersInUseAreBusy(t *testing.T) {
-	d, c, id := opened(t)
-	appendMore, replay, flush := d.appendQuery(id, 7, 7, 1), d.replayQuery(id, 5, false), d.replayQuery(id, 5, true)
-	stall := d.dev.Stall(t, gpuipc.OpRotate, 1)
-	done := make(chan error)
-	go func() {
-		_, err := c.Plans().Append(d.ctx, appendMore)
-		done <- err
-	}()
-	stall.Await()
-	_, err := c.Plans().Append(d.ctx, appendMore)
-	d.wantErr(err, tier.ErrBusy)
-	_, err = c.Plans().Accept(d.acceptQuery(id, 1))
-	d.wantErr(err, tier.ErrBusy)
-	d.wantErr(c.Plans().Replay(d.ctx, flush), tier.ErrBusy)
-	d.must(c.Plans().Replay(d.ctx, replay))
-	stall.Release()
-	d.must(<-done)
-
-	stall = d.dev.Stall(t, gpuipc.OpReplay, 1)
-	go func() { done <- c.Plans().Replay(d.ctx, flush) }()
-	stall.Await()
-	more := *appendMore
-	more.Begin = 8
-	_, err = c.Plans().Append(d.ctx, &more)
-	d.wantErr(err, tier.ErrBusy)
-	_, err = c.Plans().Accept(d.acceptQuery(id, 1))
-	d.wantErr(err, tier.ErrBusy)
-	d.wantErr(c.Plans().Replay(d.ctx, replay), tier.ErrBusy)
-	stall.Release()
-	d.must(<-done)
-	d.wantStates("flushed", d.load(flush.Out), 5)
-	d.replays(c, id, 5, 5, false)
-}
-
 // A session that ends takes its buffers along; what still reads one keeps its
 // memory until then.
 func TestBuffersEndWithTheirSession(t *testing.T) {
@@ -495,13 +459,6 @@ func TestBuffersPayFromTheirTenantsQuota(t *testing.T) {
 	if len(held) < 2 {
 		t.Fatalf("%d buffers in the quota", len(held))
 	}
-	// A flush needs states, for which there may be no room: nothing is lost then.
-	_, err := c.Plans().Accept(d.acceptQuery(held[0], 2))
-	b.must(err)
-	if err := c.Plans().Replay(b.ctx, d.replayQuery(held[0], 2, true)); err != nil {
-		b.wantErr(err, tier.ErrQuota)
-	}
-	d.replays(c, held[0], 2, 2, false)
 	for _, id := range held {
 		b.must(c.Release(id))
 	}

@@ -182,16 +182,52 @@ func TestComposeAgreesWithTheRecurrence(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
 	ps := b.three(c)
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
+	saved := b.save(c, b.saveQuery(1, 50, 16, tier.Exact), 16)[0]
+	loaded, short := b.loadPrefix(c, hashOf(1, 50), tier.Exact), b.loadPrefix(c, hashOf(1, 16), tier.Exact)
+	checkpoint, states := b.profile.CheckpointLayout(50-16), b.profile.StatesLayout(profile.AllLayers, 0)
+	given := content(&states, 5)
+	startOf := func(layout *profile.Layout, data []byte) map[int][]float64 {
+		start := map[int][]float64{}
+		for _, l := range b.profile.LinearLayers() {
+			start[l] = numbers(layout, data, layout.Find(l, profile.PartS))
+		}
+		return start
+	}
+	type beginning struct {
+		name  string
+		layer int
+		query int // tokens
+		from  plan.From
+		start map[int][]float64 // nil = zero, at token 0
+	}
+	rows := []beginning{
+		{"checkpoint", profile.AllLayers, 9, plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease}, startOf(&checkpoint, saved)},
+		{"state", profile.AllLayers, 0, plan.From{Kind: plan.FromState, State: b.put(b.slots, 0, given)}, startOf(&states, given)},
+	}
 	for _, layer := range append([]int{profile.AllLayers}, b.profile.LinearLayers()...) {
 		for _, query := range []int{0, 30} {
-			t.Run(fmt.Sprintf("layer=%d/query=%d", layer, query), func(t *testing.T) {
-				pr := b.lay(c, layer, 0, query, ps...)
-				q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: layer, Plan: pr.plan}
-				b.compareCompose(c, q, pr, layer, nil)
-			})
+			rows = append(rows, beginning{fmt.Sprintf("layer=%d/query=%d", layer, query), layer, query, plan.From{}, nil})
 		}
 	}
-	if n := b.Counters().Composed; n != 8 {
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			at, pieces := 0, ps
+			if row.start != nil {
+				at, pieces = 50, ps[1:] // ps[0] stands at token 0 alone
+			}
+			pr := b.lay(c, row.layer, at, row.query, pieces...)
+			q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: row.layer, From: row.from, Plan: pr.plan}
+			b.compareCompose(c, q, pr, row.layer, row.start)
+			if row.from.Kind == plan.FromCheckpoint {
+				q.From.Lease = short.Lease
+				b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid) // of 16 tokens, the plan begins at 50
+				q.From.Lease = pr.plan.Spans[1].Lease
+				b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid) // a segment is no beginning
+			}
+		})
+	}
+	if n := b.Counters().Composed; n != 10 {
 		t.Fatalf("%d composes counted", n)
 	}
 }
@@ -223,70 +259,6 @@ func (b *bench) compareCompose(c *Session, q *plan.ComposeQuery, pr *prompt, lay
 	}
 	if i != len(layout.Parts) {
 		b.Fatalf("compared %d states of %d", i, len(layout.Parts))
-	}
-}
-
-func TestComposeFromACheckpoint(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	data := b.save(c, b.saveQuery(1, 50, 16, tier.Exact), 16)[0]
-	p := b.mid(2, 64, 8)
-	b.publish(c, p)
-	pr := b.lay(c, profile.AllLayers, 50, 9, p)
-	layout := b.profile.CheckpointLayout(50 - 16)
-	start := map[int][]float64{}
-	for _, l := range b.profile.LinearLayers() {
-		start[l] = numbers(&layout, data, layout.Find(l, profile.PartS))
-	}
-	loaded := b.loadPrefix(c, hashOf(1, 50), tier.Exact)
-	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, From: plan.From{Kind: plan.FromCheckpoint, Lease: loaded.Lease}, Plan: pr.plan}
-	b.compareCompose(c, q, pr, profile.AllLayers, start)
-
-	short := b.loadPrefix(c, hashOf(1, 16), tier.Exact)
-	q.From.Lease = short.Lease
-	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid) // of 16 tokens, the plan begins at 50
-	q.From.Lease = pr.plan.Spans[1].Lease
-	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid) // a segment is no beginning
-}
-
-// A plan cut in two, the second half continuing from the states of the first,
-// gives what the whole plan gives.
-func TestComposeContinuesFromAState(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	pr := b.lay(c, profile.AllLayers, 0, 0, b.three(c)...)
-	compose := func(q *plan.ComposeQuery, off int64) []byte {
-		q.Profile, q.Tenant, q.Layer = b.id, tenantA, profile.AllLayers
-		bytes, err := b.geometry().ComposeBytes(q)
-		b.must(err)
-		q.Out = b.slot(off, bytes)
-		b.must(c.Plans().Compose(b.ctx, q))
-		return b.load(q.Out)
-	}
-	// The last span is recomputed without input, so that the final state is the
-	// one before it; both halves end in such a span or in a segment.
-	cut := 3 // first, seam, mid | seam, mid, tail
-	begin := pr.plan.Spans[cut].Start
-	whole := compose(&plan.ComposeQuery{Plan: pr.plan}, 0)
-	first := &plan.ComposeQuery{Plan: plan.Plan{End: begin, Spans: pr.plan.Spans[:cut]}}
-	firstBytes := compose(first, 1<<20)
-	firstLayout := b.profile.StatesLayout(profile.AllLayers, 1)
-	state := b.slot(2<<20, b.profile.StatesLayout(profile.AllLayers, 0).Bytes)
-	for i, part := range b.profile.StatesLayout(profile.AllLayers, 0).Parts {
-		last := firstLayout.Parts[2*i+1]
-		b.must(b.dev.Store(b.ctx, state.Slice(part.Off, part.Len), firstBytes[last.Off:last.Off+last.Len]))
-	}
-	second := &plan.ComposeQuery{
-		From: plan.From{Kind: plan.FromState, State: state},
-		Plan: plan.Plan{Begin: begin, End: pr.plan.End, Spans: pr.plan.Spans[cut:]},
-	}
-	got := compose(second, 3<<20)
-	wholeLayout, halfLayout := b.profile.StatesLayout(profile.AllLayers, 3), b.profile.StatesLayout(profile.AllLayers, 2)
-	for i := range b.profile.LinearLayers() {
-		if d := distance(numbers(&halfLayout, got, 3*i+2), numbers(&wholeLayout, whole, 4*i+3)); d != 0 {
-			t.Fatalf("layer %d: the halves differ from the whole by %g", i, d)
-		}
 	}
 }
 
@@ -419,21 +391,4 @@ func TestPlansThatCannotBeRight(t *testing.T) {
 	if got := b.Pools()[0].LeasedBytes; got != 0 {
 		t.Fatalf("refused plans keep %d bytes leased", got)
 	}
-}
-
-func TestLeaseOfAnotherRankIsInvalid(t *testing.T) {
-	b := newBench(t, hybrid(2))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	row := b.acquire(c, 1, p)
-	q := &plan.ComposeQuery{Scope: plan.Scope{Profile: b.id, Tenant: tenantA}, Layer: profile.AllLayers, From: plan.From{Kind: plan.FromState}, Plan: plan.Plan{Begin: 8, End: 56, Spans: []plan.Span{
-		{Kind: plan.SpanSegment, Lease: row.Lease, Start: 8, Count: 48},
-	}}}
-	bytes, err := b.geometry().StateBytes(profile.AllLayers)
-	b.must(err)
-	q.From.State, q.Out = b.slot(0, bytes), b.slot(1<<20, bytes)
-	b.wantErr(c.Plans().Compose(b.ctx, q), tier.ErrInvalid)
-	q.Rank = 1
-	b.must(c.Plans().Compose(b.ctx, q))
 }

@@ -66,6 +66,9 @@ func TestDecisionsSayWhyNodesComeAndGo(t *testing.T) {
 		t.Error("no floor after an eviction for room")
 	}
 	b.wantUsed(0, 3*57344)
+	if n := b.Counters().StrippedDropped; n != 1 {
+		t.Errorf("%d thinned nodes are counted as dropped, want 1", n)
+	}
 	_, err := c.Save(b.saveQuery(5, 5000, 0, tier.Exact))
 	b.wantErr(err, tier.ErrFull)
 	if d := b.lastDecisions(1)[0]; d.What != decision.Refuse || d.Why != decision.NoRoom || d.End != 5000 {

@@ -34,19 +34,6 @@ func recordOf(ranks int, l profile.Layout) int64 {
 // b0 is a throw-away bench, for sizes.
 func b0(t *testing.T) *bench { return newBench(t, hybrid(1)) }
 
-func TestQuotaIsExactToTheByte(t *testing.T) {
-	p0 := b0(t).mid(0, 64, 8)
-	size := p0.charge()
-	for _, row := range []struct {
-		quota int64
-		want  error
-	}{{size - 1, tier.ErrQuota}, {size, nil}} {
-		b := newBench(t, hybrid(1), quota(row.quota))
-		_, err := b.NewSession("c").Reserve(b.reserveQuery(b.mid(0, 64, 8), 0))
-		b.wantErr(err, row.want)
-	}
-}
-
 func TestRefusedDemotionIsAnEviction(t *testing.T) {
 	var lower *mapTier
 	b := newBench(t, hybrid(1), poolOf(1), below(&lower, 1<<30))
@@ -158,21 +145,6 @@ func TestOpenListsEveryProblem(t *testing.T) {
 	}
 }
 
-// The same pool under a policy that is not LRU: the store relies on nothing but
-// the interface.
-func TestAnotherPolicyDecides(t *testing.T) {
-	b := newBench(t, hybrid(1), poolOf(2), func(c *Config) {
-		c.Eviction = func() policy.Eviction { return newestFirst{policy.NewLRU()} }
-	})
-	c := b.NewSession("c")
-	one, two, three := b.mid(1, 64, 8), b.mid(2, 64, 8), b.mid(3, 64, 8)
-	b.publish(c, one)
-	b.publish(c, two)
-	b.publish(c, three)
-	b.wantHit(one)
-	b.wantMiss(two, tier.ReasonEvicted)
-}
-
 // However much is leased or extended by other nodes: a victim costs one question.
 func TestVictimsAreFoundAtOnce(t *testing.T) {
 	asked := 0
@@ -217,19 +189,4 @@ type counting struct {
 
 func (p counting) Victim(evictable func(policy.ID) bool) (policy.ID, bool) {
 	return p.Eviction.Victim(func(id policy.ID) bool { *p.asked++; return evictable(id) })
-}
-
-// newestFirst evicts what was inserted last.
-type newestFirst struct{ policy.Eviction }
-
-func (p newestFirst) Victim(evictable func(policy.ID) bool) (policy.ID, bool) {
-	var last policy.ID
-	ok := false
-	p.Eviction.Victim(func(id policy.ID) bool {
-		if evictable(id) {
-			last, ok = id, true
-		}
-		return false
-	})
-	return last, ok
 }

@@ -84,6 +84,9 @@ func TestWhatIsHeldOfAnUnusedProfileMakesRoom(t *testing.T) {
 	}
 	_, err := add(1)
 	b.must(err)
+	if infos := b.Profiles(); len(infos) != 2 || infos[0].ID != b.id || infos[0].Segments != 1 || infos[0].Checkpoints != 4 || infos[1].Segments+infos[1].Checkpoints != 0 {
+		t.Fatalf("profiles %+v", infos)
+	}
 	full := func(why string) {
 		t.Helper()
 		b.ReclaimProfile(t.Context())

@@ -169,10 +169,10 @@ func TestOperationKeepsWhatItReads(t *testing.T) {
 	}
 }
 
-func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
+func TestFailureOfTheDeviceAbortsAFill(t *testing.T) {
 	b := newBench(t, hybrid(1))
 	c := b.NewSession("c")
-	p, q := b.mid(1, 64, 8), b.mid(2, 64, 8)
+	p := b.mid(1, 64, 8)
 	broken := fmt.Errorf("a fault: %w", gpuipc.ErrUnavailable)
 
 	r, err := c.Reserve(b.reserveQuery(p, 0))
@@ -196,16 +196,6 @@ func TestFailureOfTheDeviceAbortsAFillAndKeepsLeases(t *testing.T) {
 	b.wantErr(err, tier.ErrUnavailable)
 	b.wantMiss(p, tier.ReasonAborted)
 	b.wantErr(c.Abort(r.ID), tier.ErrGone)
-
-	b.publish(c, q)
-	id := b.lease(c, q)
-	b.dev.Fail(gpuipc.OpCompose, 2, broken)
-	b.wantErr(c.Plans().Compose(b.ctx, b.composeOne(q, id)), tier.ErrUnavailable)
-	b.must(c.Plans().Compose(b.ctx, b.composeOne(q, id)))
-	b.must(c.Release(id))
-	if got := b.Pools()[0].LeasedBytes; got != 0 {
-		t.Fatalf("a failed compose keeps %d bytes", got)
-	}
 }
 
 func TestStoreCloseWaitsForOperations(t *testing.T) {

@@ -104,18 +104,6 @@ func TestKeptRowsGiveTheStatesOfAnyToken(t *testing.T) {
 	}
 }
 
-// A short prompt has rows and no states at all.
-func TestAShortPromptIsKeptAsRowsAlone(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("engine")
-	d := b.decode(0, 9, 3, nil)
-	d.keep(c, 0, 0, 9)
-	if m := b.matchPrefix(1, exactOrRows, 9); m.PrefixTokens != 9 || m.PrefixStates != 0 {
-		t.Fatalf("match %+v", m)
-	}
-	d.rebuilds(c, 0, 9)
-}
-
 // States that rows are rebuilt from are not stripped, and go to the lower tier and come
 // back with them.
 func TestKeptRowsAreFoundBelow(t *testing.T) {
@@ -288,7 +276,7 @@ func TestRowsOfABufferAreAllThereIs(t *testing.T) {
 	if level := x.reached(saved.Durable); level != tier.LevelLogged {
 		t.Errorf("reached %v", level)
 	}
-	if m := b.matchPrefix(1, exactOrRows, 9); m.PrefixTokens != 9 || m.PrefixKind != tier.Rows {
+	if m := b.matchPrefix(1, exactOrRows, 9); m.PrefixTokens != 9 || m.PrefixKind != tier.Rows || m.PrefixStates != 0 {
 		t.Fatalf("match %+v", m)
 	}
 	d.rebuilds(c, 0, 9)

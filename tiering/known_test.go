@@ -111,58 +111,6 @@ func TestKnownPrefersTheVariantOfThePlace(t *testing.T) {
 	}
 }
 
-func TestKnownFindsWhatIsPublishedAsLongAsItIsHeld(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	prompt := joined([]uint32{1}, p.tokens)
-	r, err := c.Reserve(b.reserveQuery(p, 0))
-	b.must(err)
-	if got := b.known(tenantA, prompt, 0); len(got) > 0 {
-		t.Fatalf("what is being filled is found: %v", got)
-	}
-	b.commitAll(c, r, &p.layout, contentOf(p, 0))
-	if got := b.known(tenantA, prompt, 0); len(got) != 1 {
-		t.Fatalf("what was published is not found: %v", got)
-	}
-	b.must(b.Evict(p.key))
-	if got := b.known(tenantA, prompt, 0); len(got) > 0 || b.cat.Config.Find.Len() != 0 {
-		t.Fatalf("what was removed is found: %v", got)
-	}
-}
-
-func TestKnownFindsNoMoreThanMemoryHolds(t *testing.T) {
-	b := newBench(t, hybrid(1), poolOf(3))
-	c := b.NewSession("c")
-	var prompt []uint32
-	for i := range 12 {
-		p := b.mid(i, 64, 8)
-		b.publish(c, p)
-		prompt = joined(prompt, []uint32{uint32(i)}, p.tokens)
-	}
-	got := b.known(tenantA, prompt, 0)
-	if len(got) == 0 || len(got) != b.cat.Config.Find.Len() || b.Counters().KnownGone > 0 {
-		t.Fatalf("%d segments are found, the index has %d", len(got), b.cat.Config.Find.Len())
-	}
-	for _, k := range got {
-		if !b.acquireKey(c, k.Key) {
-			t.Fatalf("%v cannot be acquired", k)
-		}
-	}
-	b.audit()
-}
-
-// acquireKey leases a segment and gives it back.
-func (b *bench) acquireKey(c *Session, key profile.SegmentKey) bool {
-	b.Helper()
-	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantA, Keys: [][32]byte{key}}, nil)
-	b.must(err)
-	if rows[0].Hit {
-		b.must(c.Release(rows[0].Lease))
-	}
-	return rows[0].Hit
-}
-
 // A hash that two segments share is settled by the key.
 func TestKnownIsNotDeceivedByAHash(t *testing.T) {
 	b := newBench(t, hybrid(1))

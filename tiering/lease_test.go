@@ -21,21 +21,6 @@ func bounds(leases int) option {
 	return func(c *Config) { c.MaxLeases = leases }
 }
 
-func TestLeaseOfAnotherSessionIsGone(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c, d := b.NewSession("c"), b.NewSession("d")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	id := b.lease(c, p)
-	b.wantErr(d.Release(id), tier.ErrGone)
-	err := d.Plans().Compose(b.ctx, b.composeOne(p, id))
-	b.wantErr(err, tier.ErrGone)
-	r, err := c.Reserve(b.reserveQuery(b.mid(2, 64, 8), 0))
-	b.must(err)
-	b.wantErr(d.Abort(r.ID), tier.ErrGone)
-	b.must(c.Plans().Compose(b.ctx, b.composeOne(p, id)))
-}
-
 func TestLeasedDescribesAllRanks(t *testing.T) {
 	b := newBench(t, hybrid(2))
 	c, d := b.NewSession("c"), b.NewSession("d")

@@ -4,13 +4,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
 func TestLocateTellsWhereThingsLieAndLeavesNoTrace(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1), writeBehind, readAhead)
-	below, above, nowhere, another := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8), x.pieceOf(tenantB, 4, mustMid(t, x.profile, 64, 8))
+	below, above, nowhere, another := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8), x.pieceOf(tenantB, 4, x.mid(4, 64, 8).spec)
 	x.save(x.c, x.saveQuery(1, 100, 0, tier.Exact), 0)
 	x.sink(below)
 	x.save(x.c, x.saveQuery(1, 200, 0, tier.Spliced), 0)
@@ -53,15 +52,6 @@ func TestLocateTellsWhereThingsLieAndLeavesNoTrace(t *testing.T) {
 	if n := x.carry(); n > 0 {
 		t.Errorf("%d objects were read ahead", n)
 	}
-}
-
-func mustMid(t *testing.T, p *profile.Profile, n, w int) profile.SegmentSpec {
-	t.Helper()
-	s, ok := p.MidSpec(n, w)
-	if !ok {
-		t.Fatal("no interior")
-	}
-	return s
 }
 
 func TestLocateRefusesNonsense(t *testing.T) {

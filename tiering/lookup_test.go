@@ -13,39 +13,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-func TestMatchAnswersEveryKeyInOrder(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	q := &MatchQuery{Profile: b.id, Tenant: tenantA}
-	for i := range 2*serve.MatchRows + 3 { // more than one critical section
-		p := b.mid(i, 64, 8)
-		if i%100 == 7 {
-			b.publish(c, p)
-		}
-		q.Keys = append(q.Keys, p.key)
-	}
-	var r MatchResult
-	b.must(b.Match(q, &r))
-	if len(r.Segments) != len(q.Keys) {
-		t.Fatalf("%d rows for %d keys", len(r.Segments), len(q.Keys))
-	}
-	hits := uint64(0)
-	for i, got := range r.Segments {
-		want := SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}
-		if i%100 == 7 {
-			want = SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Tokens: 48}
-			hits++
-		}
-		if got != want {
-			t.Fatalf("key %d: got %v, want %v", i, got, want)
-		}
-	}
-	n := b.Counters()
-	if n.HitSegments != hits || n.HitTokens != 48*hits || n.MissSegments[tier.ReasonUnknown] != uint64(len(q.Keys))-hits {
-		t.Fatalf("%v, want n.HitSegments == hits, n.HitTokens == 48*hits, n.MissSegments[tier.ReasonUnknown] == uint64(len(q.Keys))-hits", n)
-	}
-}
-
 // primed returns a piece as it is after a primer.
 func (b *bench) primed(p piece, primer byte) piece {
 	p.spec.Primer = profile.PrimerID{primer}
@@ -61,7 +28,7 @@ func TestMatchPrefersTheFirstOfTwoVariants(t *testing.T) {
 		return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDRAM, Other: other, Tokens: 48}
 	}
 	miss := SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}
-	q := &MatchQuery{Profile: b.id, Tenant: tenantA}
+	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact | tier.Spliced}
 	var want []SegmentStatus
 	variants, misses := uint64(0), uint64(0)
 	for i := range 2*serve.MatchRows + 3 { // more than one critical section
@@ -89,20 +56,41 @@ func TestMatchPrefersTheFirstOfTwoVariants(t *testing.T) {
 		}
 		q.Keys, q.Others, want = append(q.Keys, p.key), append(q.Others, second.key), append(want, row)
 	}
+	for i := range 32 {
+		q.Positions, q.Prefixes = append(q.Positions, uint32(i+1)), append(q.Prefixes, hashOf(1, i+1))
+	}
+	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
 	var r MatchResult
-	b.must(b.Match(q, &r))
-	for i, got := range r.Segments {
-		if got != want[i] {
-			t.Fatalf("key %d: got %v, want %v", i, got, want[i])
+	match := func() {
+		t.Helper()
+		b.must(b.Match(q, &r))
+		if len(r.Segments) != len(want) || r.PrefixTokens != 16 {
+			t.Fatalf("%d rows for %d keys, a prefix of %d tokens", len(r.Segments), len(want), r.PrefixTokens)
+		}
+		for i, got := range r.Segments {
+			if got != want[i] {
+				t.Fatalf("key %d: got %v, want %v", i, got, want[i])
+			}
 		}
 	}
-	n := b.Counters()
-	if n.HitSegmentsVariant != variants || n.HitSegments != uint64(len(q.Keys))-misses || n.MissSegments[tier.ReasonUnknown] != misses {
-		t.Fatalf("counted %d hits, %d of another variant, %d misses; want %d, %d, %d", n.HitSegments, n.HitSegmentsVariant,
-			n.MissSegments[tier.ReasonUnknown], uint64(len(q.Keys))-misses, variants, misses)
+	match()
+	n, hits := b.Counters(), uint64(len(q.Keys))-misses
+	if n.HitSegmentsVariant != variants || n.HitSegments != hits || n.HitTokens != 48*hits || n.MissSegments[tier.ReasonUnknown] != misses {
+		t.Fatalf("counted %d hits of %d tokens, %d of another variant, %d misses; want %d, %d, %d, %d", n.HitSegments, n.HitTokens,
+			n.HitSegmentsVariant, n.MissSegments[tier.ReasonUnknown], hits, 48*hits, variants, misses)
 	}
 	if n := testing.AllocsPerRun(100, func() { b.must(b.Match(q, &r)) }); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+	q.Others = nil // no row has a second variant
+	for i := range want {
+		if want[i].Other {
+			want[i] = miss
+		}
+	}
+	match()
+	if n := testing.AllocsPerRun(100, func() { b.must(b.Match(q, &r)) }); n > 0 {
+		t.Errorf("%v allocations without variants", n)
 	}
 }
 
@@ -127,23 +115,8 @@ func TestMatchTakesTheVariantThatIsHeldBeforeTheOneThatComes(t *testing.T) {
 	}
 }
 
-func TestReserveComputesTheKeyWithThePrimer(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	wrong := *b.reserveQuery(b.primed(p, 1), 0)
-	wrong.Key = p.key
-	_, err := c.Reserve(&wrong)
-	b.wantErr(err, tier.ErrInvalid)
-	first := b.piece(1, profile.FirstSpec(64))
-	_, err = c.Reserve(b.reserveQuery(b.primed(first, 1), 0))
-	b.wantErr(err, tier.ErrInvalid)
-	b.publish(c, b.primed(p, 1))
-	b.wantMiss(p, tier.ReasonUnknown)
-}
-
 func TestMissesAreCountedInTheTokensTheyCost(t *testing.T) {
-	b := newBench(t, hybrid(1), poolOf(1))
+	b := newBench(t, hybrid(1), poolOf(1), func(c *Config) { c.MaxDeparted = 1 })
 	c := b.NewSession("c")
 	p, q := b.mid(1, 64, 8), b.mid(2, 60, 8)
 	b.publish(c, p)
@@ -155,6 +128,7 @@ func TestMissesAreCountedInTheTokensTheyCost(t *testing.T) {
 	if n.MissTokens[tier.ReasonEvicted] != 48 || n.MissTokens[tier.ReasonRemoved] != 44 || n.MissSegments[tier.ReasonEvicted] != 1 {
 		t.Fatalf("MissTokens[tier.ReasonEvicted] %v, want 48; MissTokens[tier.ReasonRemoved] %v, want 44; MissSegments[tier.ReasonEvicted] %v, want 1", n.MissTokens[tier.ReasonEvicted], n.MissTokens[tier.ReasonRemoved], n.MissSegments[tier.ReasonEvicted])
 	}
+	b.wantMiss(p, tier.ReasonUnknown) // only the last MaxDeparted keys are remembered
 }
 
 func TestMatchRefusesNonsense(t *testing.T) {
@@ -177,23 +151,6 @@ func TestMatchRefusesNonsense(t *testing.T) {
 	}
 }
 
-func TestReasonsAreForgottenOldestFirst(t *testing.T) {
-	b := newBench(t, hybrid(1), func(c *Config) { c.MaxDeparted = 2 })
-	c := b.NewSession("c")
-	var ps []piece
-	for i := range 3 {
-		ps = append(ps, b.mid(i, 64, 8))
-		b.publish(c, ps[i])
-	}
-	b.must(b.Evict(ps[0].key))
-	b.must(b.Evict(ps[1].key))
-	b.wantMiss(ps[0], tier.ReasonRemoved)
-	b.must(b.Evict(ps[2].key))
-	b.wantMiss(ps[0], tier.ReasonUnknown)
-	b.wantMiss(ps[1], tier.ReasonRemoved)
-	b.wantMiss(ps[2], tier.ReasonRemoved)
-}
-
 // crowd puts n segments into the catalogue without memory behind them.
 func crowd(b *bench, n int) (keys [][32]byte) {
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -212,31 +169,6 @@ func crowd(b *bench, n int) (keys [][32]byte) {
 		keys = append(keys, key)
 	}
 	return keys
-}
-
-func TestMatchDoesNotAllocate(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	q := &MatchQuery{Profile: b.id, Tenant: tenantA, Accept: tier.Exact | tier.Spliced}
-	for i := range 32 {
-		p := b.mid(i, 64, 8)
-		if i%2 == 0 {
-			b.publish(c, p)
-		}
-		q.Keys = append(q.Keys, p.key)
-		q.Positions = append(q.Positions, uint32(i+1))
-		q.Prefixes = append(q.Prefixes, hashOf(1, i+1))
-	}
-	b.save(c, b.saveQuery(1, 16, 0, tier.Exact), 0)
-	var r MatchResult
-	b.must(b.Match(q, &r))
-	if n := testing.AllocsPerRun(100, func() {
-		if err := b.Match(q, &r); err != nil {
-			t.Fatal(err)
-		}
-	}); n != 0 {
-		t.Fatalf("%v allocations", n)
-	}
 }
 
 func BenchmarkMatch(b *testing.B) {

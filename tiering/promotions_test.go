@@ -52,23 +52,6 @@ func TestAcquireBringsASegmentBack(t *testing.T) {
 	}
 }
 
-func TestPromotionAskedForTwiceRunsOnce(t *testing.T) {
-	x := newTwoTiers(t, hybrid(1))
-	p := x.mid(1, 64, 8)
-	x.sink(p)
-	a, b := x.await(x.ctx, 1, p), x.await(x.ctx, 2, p, p)
-	x.try(p)
-	if n := x.carry(); n != 1 || x.tier.reads != 1 {
-		t.Fatalf("%d promotions, %d reads", n, x.tier.reads)
-	}
-	for _, row := range append(x.end(a), x.end(b)...) {
-		x.wantBytes(p, row)
-	}
-	if n := x.Counters(); n.Acquired != 3 || n.AcquireMisses != 1 {
-		t.Fatalf("Acquired %v, want 3; AcquireMisses %v, want 1", n.Acquired, n.AcquireMisses)
-	}
-}
-
 func TestAwaitAnswersHitsMissesAndPromotionsInOrder(t *testing.T) {
 	x := newTwoTiers(t, hybrid(1))
 	disk, memory, none := x.mid(1, 64, 8), x.mid(2, 64, 8), x.mid(3, 64, 8)
@@ -347,18 +330,6 @@ func TestChainsShareTheirNodes(t *testing.T) {
 	}
 }
 
-func TestSaveBehindAParentOnDiskPromotesIt(t *testing.T) {
-	x := newTwoTiers(t, hybrid(1))
-	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
-	x.push()
-	_, err := x.c.Save(x.saveQuery(1, 32, 16, tier.Exact))
-	x.wantErr(err, tier.ErrBusy)
-	x.carry()
-	x.save(x.c, x.saveQuery(1, 32, 16, tier.Exact), 16)
-	_, err = x.c.Save(x.saveQuery(1, 64, 48, tier.Exact))
-	x.wantErr(err, tier.ErrGone)
-}
-
 // Room for a promotion is made by eviction, and what has to be written first is
 // waited for.
 func TestPromotionWaitsForRoom(t *testing.T) {
@@ -432,16 +403,6 @@ func TestPromotionsAreBounded(t *testing.T) {
 	for i, row := range x.end(a) {
 		x.wantBytes(ps[i], row)
 	}
-}
-
-// One object larger than the bound comes up alone.
-func TestBoundOfBytesLetsOneObjectThrough(t *testing.T) {
-	x := newTwoTiers(t, hybrid(1), func(c *Config) { c.PromoteBytes = 1 })
-	p := x.mid(1, 64, 8)
-	x.sink(p)
-	x.try(p)
-	x.carry()
-	x.wantHit(p)
 }
 
 func TestPromotionPastItsTimeIsGivenUp(t *testing.T) {

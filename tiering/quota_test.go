@@ -84,27 +84,6 @@ func (b *bench) trySave(c *Session, q *SaveQuery, l *profile.Layout) error {
 	return nil
 }
 
-// A record bounds what the heap has of an object, in all its policies.
-func TestRecordBoundsTheHeap(t *testing.T) {
-	const n = 20_000
-	for _, p := range scalePolicies {
-		var lower *mapTier
-		b := newBench(t, slim(), quota(1<<40), below(&lower, 1<<40), func(c *Config) {
-			lower.refuse = tier.ErrFull
-			c.PublicBytes, c.PrivateBytes, c.Eviction = 4096, n*4096, p.eviction
-		})
-		before := heapBytes()
-		t.Cleanup(b.empty)
-		hashes := b.populate(n)
-		took := (heapBytes() - before - int64(len(hashes))*32) / n
-		if record := recordOf(1, b.profile.CheckpointLayout(8)); took > record {
-			t.Errorf("%s: %d bytes of heap for a checkpoint, its record is %d", p.name, took, record)
-		} else {
-			t.Logf("%s: %d bytes of heap for a checkpoint, its record is %d", p.name, took, record)
-		}
-	}
-}
-
 // What a tenant has too much below leaves a bounded number of entries at a time, with
 // the lock free in between.
 func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {

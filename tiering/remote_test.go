@@ -9,7 +9,6 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/tiering/internal/move"
-	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
@@ -117,6 +116,9 @@ func TestFetchAskedForTwiceRunsOnce(t *testing.T) {
 	}
 	if x.far.finds != 1 || x.far.reads != 1 {
 		t.Fatalf("%d round trips, %d reads", x.far.finds, x.far.reads)
+	}
+	if n := x.Counters(); n.Acquired != 4 || n.AcquireMisses != 1 {
+		t.Fatalf("Acquired %v, want 4; AcquireMisses %v, want 1", n.Acquired, n.AcquireMisses)
 	}
 }
 
@@ -582,7 +584,7 @@ func TestNearerPrefixIsAnsweredWhereTheFartherIsNotWorthIt(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	// Between what 16 and what 32 tokens take to compute.
-	m := x.cat.Objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileOf(), x.cat.Objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
+	m := x.cat.Objects.Names.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}, x.profileState(), x.cat.Objects.Tenants[tenantA]).Profile.Costs.Model().Prefill()
 	millis := (m.Marginal(16, 32) + m.Marginal(0, 32)) / 2
 	x.far.hint.Latency = time.Duration(millis * float64(time.Millisecond))
 	if r := match(); r.PrefixTokens != 16 || r.PrefixPlace != tier.PlaceDRAM {
@@ -606,13 +608,6 @@ func (m *mapTier) forgetAll() {
 			break
 		}
 	}
-}
-
-func (b *bench) profileOf() *objects.Profile {
-	b.Helper()
-	p, err := b.Store.cat.Profile(b.id)
-	b.must(err)
-	return p
 }
 
 // A node without a disk fetches as well, and gives up what it fetched without a trace.
@@ -651,7 +646,7 @@ func TestFetchWithoutALowerTier(t *testing.T) {
 // A price that a stall has spoilt keeps the work from being done that would correct it.
 func TestAPriceThatAStallHasSpoiltFades(t *testing.T) {
 	x := newApart(t, hybrid(1))
-	costs := x.profileOf().Costs
+	costs := x.profileState().Costs
 	price := func() float64 { return costs.Model().Link(cost.JobLoadPeer).Millis(1 << 20) }
 	right := price()
 	for range 4 {

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 
@@ -48,36 +47,6 @@ func TestDiscardRemovesFromAllTiers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	x.Discard(ctx, list, func(int, error) { t.Fatal("removed after the end of the context") })
-}
-
-// Those that extend others go first; one that is extended stays.
-func TestDiscardTakesChainsApartFromTheirEnds(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("writer")
-	for n := 40; n <= 400; n += 40 {
-		b.save(c, b.saveQuery(1, n, n-40, tier.Exact), n-40)
-	}
-	all := b.Checkpoints(CheckpointFilter{}, nil, 100)
-	slices.SortFunc(all, func(x, y CheckpointInfo) int { return x.Tokens - y.Tokens })
-	list := b.wants(all)
-	busy := 0
-	b.Discard(t.Context(), list[:9], func(_ int, err error) {
-		if errors.Is(err, tier.ErrBusy) {
-			busy++
-		}
-	})
-	if busy != 9 {
-		t.Fatalf("%d of 9 that others extend were left", busy)
-	}
-	slices.Reverse(list)
-	b.Discard(t.Context(), list, func(i int, err error) {
-		if err != nil {
-			t.Errorf("%d: %v", i, err)
-		}
-	})
-	if n := len(b.Checkpoints(CheckpointFilter{}, nil, 100)); n != 0 {
-		t.Fatalf("%d checkpoints are left", n)
-	}
 }
 
 // On disk too, where what extends an object is removed outside the lock.

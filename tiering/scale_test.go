@@ -168,18 +168,30 @@ func (b *bench) empty() {
 	}
 }
 
-// What a node of the tree of checkpoints costs beside its pages.
+// What a node of the tree of checkpoints costs beside its pages. A record bounds what the heap
+// has of it in all its policies, of which a quota adds one.
 func TestMemoryOfANodeIsBounded(t *testing.T) {
-	const n, limit = 20_000, 1200
+	const n = 20_000
 	for _, p := range scalePolicies {
-		b := newBench(t, slim(), func(c *Config) { c.PublicBytes, c.PrivateBytes, c.Eviction = 4096, n*4096, p.eviction })
-		before := heapBytes()
-		t.Cleanup(b.empty)
-		hashes := b.populate(n)
-		took := (heapBytes() - before - int64(len(hashes))*32) / n
-		t.Logf("%s: %d bytes a checkpoint, %d of them the object", p.name, took, unsafe.Sizeof(objects.Object{}))
-		if took > limit {
-			t.Errorf("%s: %d bytes a checkpoint, want %d at most", p.name, took, limit)
+		for _, limited := range []bool{false, true} {
+			var lower *mapTier
+			options := []option{func(c *Config) { c.PublicBytes, c.PrivateBytes, c.Eviction = 4096, n*4096, p.eviction }}
+			if limited {
+				options = append(options, quota(1<<40), below(&lower, 1<<40), func(*Config) { lower.refuse = tier.ErrFull })
+			}
+			b := newBench(t, slim(), options...)
+			limit := int64(1200)
+			if limited {
+				limit = recordOf(1, b.profile.CheckpointLayout(8))
+			}
+			before := heapBytes()
+			t.Cleanup(b.empty)
+			hashes := b.populate(n)
+			took := (heapBytes() - before - int64(len(hashes))*32) / n
+			t.Logf("%s, quota %v: %d bytes a checkpoint, %d of them the object", p.name, limited, took, unsafe.Sizeof(objects.Object{}))
+			if took > limit {
+				t.Errorf("%s, quota %v: %d bytes a checkpoint, want %d at most", p.name, limited, took, limit)
+			}
 		}
 	}
 }

@@ -102,6 +102,9 @@ func TestWrongCommitIsInvalidAndChangesNothing(t *testing.T) {
 		"digests short of data": {Reservation: r.ID, Part: 1, Digests: []uint64{1}, Src: b.stage(0, whole(v)[:2*gpuipc.ChunkBytes])},
 		"no digest":             {Reservation: r.ID, Part: 1, Src: b.stage(0, nil)},
 	}
+	level := b.item(r.ID, 0, 0, whole(k))
+	level.Level = tier.LevelSynced + 1
+	bad["no such level"] = level
 	for name, item := range bad {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.Commit(b.ctx, item)
@@ -146,29 +149,4 @@ func TestCanceledCommitMayBeRepeated(t *testing.T) {
 	if !b.commitAll(c, r, &p.layout, data) {
 		t.Fatal("not published after the commit was repeated")
 	}
-}
-
-func TestTenantsDoNotSeeEachOther(t *testing.T) {
-	b := newBench(t, hybrid(1))
-	c := b.NewSession("c")
-	p := b.mid(1, 64, 8)
-	b.publish(c, p)
-	if got := b.statusFor(tenantB, p); got != (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}) {
-		t.Fatalf("tenant b sees got %v, want %v", got, (SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonUnknown}))
-	}
-	rows, err := c.Acquire(&AcquireQuery{Profile: b.id, Tenant: tenantB, Keys: [][32]byte{p.key}}, nil)
-	b.must(err)
-	if rows[0].Hit || rows[0].Reason != tier.ReasonUnknown {
-		t.Fatalf("tenant b leased Hit %v, want false; Reason %v, want %v", rows[0].Hit, rows[0].Reason, tier.ReasonUnknown)
-	}
-	same := b.pieceOf(tenantB, 1, p.spec)
-	b.publishFor(c, tenantB, same) // the same tokens are another key
-	if same.key == p.key {
-		t.Fatal("two tenants share a key")
-	}
-	b.must(b.Evict(p.key))
-	if got := b.statusFor(tenantB, p); got.Reason != tier.ReasonUnknown {
-		t.Fatalf("tenant b is told that the key was %v", got.Reason)
-	}
-	b.wantMiss(p, tier.ReasonRemoved)
 }

@@ -243,5 +243,7 @@ func TestSaveBehindAParentLargerThanItsPoolIsFull(t *testing.T) {
 		t.Error("the chain did not come into memory")
 	}
 	x.save(x.c, x.saveQuery(1, 192, 128, tier.Exact), 128)
+	_, err = x.c.Save(x.saveQuery(1, 320, 256, tier.Exact)) // no tier has its parent
+	x.wantErr(err, tier.ErrGone)
 	x.audit()
 }

@@ -218,7 +218,7 @@ func (f *fakeStore) rows(buffer tier.LeaseID, n int) *AppendQuery {
 }
 
 // Memory of a buffer goes when it is released and nothing runs on it any more, and
-// what ran has not happened.
+// what ran has not happened. Appends go on beside replays alone.
 func TestBufferInUseKeepsItsMemoryAfterRelease(t *testing.T) {
 	for name, tc := range map[string]struct {
 		op   gpuipc.Op
@@ -242,6 +242,9 @@ func TestBufferInUseKeepsItsMemoryAfterRelease(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- tc.work(s, f, id) }()
 			stall.Await()
+			if _, err := s.Append(t.Context(), f.rows(id, 1)); errors.Is(err, tier.ErrBusy) != (name != "replay") {
+				t.Fatalf("an append beside it: %v", err)
+			}
 			if !s.ReleaseBuffer(id) || s.ReleaseBuffer(id) {
 				t.Fatal("the buffer was not there, or is there still")
 			}
