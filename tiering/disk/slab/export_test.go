@@ -4,11 +4,24 @@ package slab
 const (
 	PieceBytes = pieceBytes
 	SumOff     = sumOff
+	IOVMax     = iovMax
 )
 
 var (
-	FileName = fileName
+	FileName      = fileName
+	CheckTransfer = checkTransfer
 )
+
+type (
+	DirFile    = dirFile
+	VectorCall = vectorCall
+)
+
+// FD returns the file descriptor.
+func (f *dirFile) FD() int { return f.fd }
+
+// SetCalls replaces the kernel's calls.
+func (f *dirFile) SetCalls(preadv, pwritev VectorCall) { f.preadv, f.pwritev = preadv, pwritev }
 
 // OpenDirBuffered is OpenDir without trying O_DIRECT.
 func OpenDirBuffered(path string) (FS, error) { return openDir(path, 0) }

@@ -1,4 +1,4 @@
-package slab
+package slab_test
 
 import (
 	"bytes"
@@ -15,6 +15,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	. "github.com/spliced-kv/spliced/tiering/disk/slab"
+	. "github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 )
 
 func TestCreateAllocates(t *testing.T) {
@@ -22,9 +25,9 @@ func TestCreateAllocates(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			const size = 3 << 20
 			fsys := kinds[kind](t)
-			f := closing[File](t)(fsys.Create("a", size)).(*dirFile)
+			f := closing[File](t)(fsys.Create("a", size)).(*DirFile)
 			var st unix.Stat_t
-			noError(t, unix.Fstat(f.fd, &st))
+			noError(t, unix.Fstat(f.FD(), &st))
 			if st.Size != size || st.Blocks*512 < size {
 				t.Errorf("%d bytes, %d allocated, want %d", st.Size, st.Blocks*512, size)
 			}
@@ -67,10 +70,10 @@ func TestTransfersGoOnAfterShortAndInterruptedCalls(t *testing.T) {
 	for _, kind := range []string{"direct", "buffered"} {
 		t.Run(kind, func(t *testing.T) {
 			const size = 64 * BlockBytes
-			f := closing[File](t)(kinds[kind](t).Create("a", size)).(*dirFile)
+			f := closing[File](t)(kinds[kind](t).Create("a", size)).(*DirFile)
 			rng := rand.New(rand.NewPCG(7, 7))
 			shorts, interrupted := 0, 0
-			lazy := func(call vectorCall) vectorCall {
+			lazy := func(call VectorCall) VectorCall {
 				partial := false
 				return func(fd int, bufs [][]byte, off int64) (int, error) {
 					if rng.IntN(3) == 0 {
@@ -92,11 +95,11 @@ func TestTransfersGoOnAfterShortAndInterruptedCalls(t *testing.T) {
 					return n, nil
 				}
 			}
-			f.preadv, f.pwritev = lazy(unix.Preadv), lazy(unix.Pwritev)
+			f.SetCalls(lazy(unix.Preadv), lazy(unix.Pwritev))
 			for i := range 50 {
-				data, got := random(uint64(i), size), AlignedBuffer(size)
-				noError(t, f.WriteAt(pieces(rng, data, 8), 0))
-				noError(t, f.ReadAt(pieces(rng, got, 8), 0))
+				data, got := Random(uint64(i), size), AlignedBuffer(size)
+				noError(t, f.WriteAt(Pieces(rng, data, 8), 0))
+				noError(t, f.ReadAt(Pieces(rng, got, 8), 0))
 				if !bytes.Equal(got, data) {
 					t.Fatal("other bytes came back")
 				}
@@ -109,11 +112,11 @@ func TestTransfersGoOnAfterShortAndInterruptedCalls(t *testing.T) {
 }
 
 func TestCallsThatMoveNothingEnd(t *testing.T) {
-	f := closing[File](t)(kinds["direct"](t).Create("a", 4*BlockBytes)).(*dirFile)
+	f := closing[File](t)(kinds["direct"](t).Create("a", 4*BlockBytes)).(*DirFile)
 	buf := [][]byte{AlignedBuffer(2 * BlockBytes)}
 	for _, n := range []int{0, 100} {
 		nothing := func(int, [][]byte, int64) (int, error) { return n, nil }
-		f.preadv, f.pwritev = nothing, nothing
+		f.SetCalls(nothing, nothing)
 		if err := f.ReadAt(buf, 0); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("read of %d: %v", n, err)
 		}
@@ -127,8 +130,8 @@ func TestCallsThatMoveNothingEnd(t *testing.T) {
 func TestFileThatEndsEarly(t *testing.T) {
 	for _, kind := range []string{"direct", "buffered"} {
 		t.Run(kind, func(t *testing.T) {
-			f := closing[File](t)(kinds[kind](t).Create("a", 8*BlockBytes)).(*dirFile)
-			noError(t, unix.Ftruncate(f.fd, 4*BlockBytes+100))
+			f := closing[File](t)(kinds[kind](t).Create("a", 8*BlockBytes)).(*DirFile)
+			noError(t, unix.Ftruncate(f.FD(), 4*BlockBytes+100))
 			if err := f.ReadAt([][]byte{AlignedBuffer(8 * BlockBytes)}, 0); !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("read over the end: %v", err)
 			}
@@ -141,18 +144,18 @@ func TestFileThatEndsEarly(t *testing.T) {
 // several transfers at once.
 func TestFirstTransferRefused(t *testing.T) {
 	const size = 32 * BlockBytes
-	f := closing[File](t)(kinds["direct"](t).Create("a", size)).(*dirFile)
+	f := closing[File](t)(kinds["direct"](t).Create("a", size)).(*DirFile)
 	if !f.Direct() {
 		t.Skip("the file system of the temporary directory has no O_DIRECT")
 	}
-	f.pwritev = func(fd int, bufs [][]byte, off int64) (int, error) {
+	f.SetCalls(unix.Preadv, func(fd int, bufs [][]byte, off int64) (int, error) {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err != nil || flags&unix.O_DIRECT != 0 {
 			return 0, errors.Join(err, unix.EINVAL)
 		}
 		return unix.Pwritev(fd, bufs, off)
-	}
-	data, got := random(1, size), AlignedBuffer(size)
+	})
+	data, got := Random(1, size), AlignedBuffer(size)
 	var writers sync.WaitGroup
 	for off := int64(0); off < size; off += 4 * BlockBytes {
 		writers.Go(func() {
@@ -174,11 +177,11 @@ func TestFirstTransferRefused(t *testing.T) {
 
 // TestLaterRefusalIsAnError: once O_DIRECT worked, EINVAL means something else.
 func TestLaterRefusalIsAnError(t *testing.T) {
-	f := closing[File](t)(kinds["direct"](t).Create("a", BlockBytes)).(*dirFile)
+	f := closing[File](t)(kinds["direct"](t).Create("a", BlockBytes)).(*DirFile)
 	buf := [][]byte{AlignedBuffer(BlockBytes)}
 	noError(t, f.WriteAt(buf, 0))
 	was := f.Direct()
-	f.preadv = func(int, [][]byte, int64) (int, error) { return 0, unix.EINVAL }
+	f.SetCalls(func(int, [][]byte, int64) (int, error) { return 0, unix.EINVAL }, unix.Pwritev)
 	if err := f.ReadAt(buf, 0); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("%v", err)
 	}
@@ -191,22 +194,22 @@ func TestLaterRefusalIsAnError(t *testing.T) {
 func TestBufferedLeavesThePageCacheEmpty(t *testing.T) {
 	const size = 4 << 20
 	fsys := kinds["buffered"](t)
-	f := closing[File](t)(fsys.Create("a", size)).(*dirFile)
+	f := closing[File](t)(fsys.Create("a", size)).(*DirFile)
 	var st unix.Statfs_t
-	noError(t, unix.Fstatfs(f.fd, &st))
+	noError(t, unix.Fstatfs(f.FD(), &st))
 	if st.Type == unix.TMPFS_MAGIC {
 		t.Skip("the temporary directory is the page cache itself")
 	}
-	noError(t, f.WriteAt([][]byte{random(1, size)}, 0))
-	if resident(t, f.fd, size) == 0 {
+	noError(t, f.WriteAt([][]byte{Random(1, size)}, 0))
+	if resident(t, f.FD(), size) == 0 {
 		t.Error("a buffered write left nothing in the page cache: is it buffered?")
 	}
 	noError(t, f.Sync())
-	if n := resident(t, f.fd, size); n > size/BlockBytes/10 {
+	if n := resident(t, f.FD(), size); n > size/BlockBytes/10 {
 		t.Errorf("%d pages are resident after the sync", n)
 	}
 	noError(t, f.ReadAt([][]byte{AlignedBuffer(size)}, 0))
-	if n := resident(t, f.fd, size); n > size/BlockBytes/10 {
+	if n := resident(t, f.FD(), size); n > size/BlockBytes/10 {
 		t.Errorf("%d pages are resident after the read", n)
 	}
 }
@@ -260,7 +263,7 @@ func readOnly(t *testing.T, dir string) {
 	s := must[*Set](t)(OpenSet(fsys, o))
 	slab := must[SlabInfo](t)(s.Grow())
 	runs := []Run{{slab.Number, o.Granule, o.Granule}}
-	data, got := random(1, int(o.Granule)), AlignedBuffer(int(o.Granule))
+	data, got := Random(1, int(o.Granule)), AlignedBuffer(int(o.Granule))
 	noError(t, s.Write(runs, 0, [][]byte{data}))
 	noError(t, s.Close())
 	noError(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
@@ -279,7 +282,7 @@ func readOnly(t *testing.T, dir string) {
 	if _, err := s.Grow(); !errors.Is(err, unix.EROFS) {
 		t.Errorf("grow: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, fileName(2))); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, FileName(2))); err == nil {
 		t.Error("a failed growth left a file")
 	}
 }

@@ -1,9 +1,8 @@
-package slab
+package slab_test
 
 import (
 	"bytes"
 	"errors"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -11,71 +10,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	. "github.com/spliced-kv/spliced/tiering/disk/slab"
+	. "github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
-
-// kinds makes an empty FS of every kind.
-var kinds = map[string]func(t testing.TB) FS{
-	"direct":   func(t testing.TB) FS { return must[FS](t)(OpenDir(t.TempDir())) },
-	"buffered": func(t testing.TB) FS { return must[FS](t)(openDir(t.TempDir(), 0)) },
-	"memory":   func(t testing.TB) FS { return memory(t, vfs.NewCrashableMem()) },
-	"over vfs": func(t testing.TB) FS { return OverVFS(vfs.Default, t.TempDir()) },
-}
-
-func memory(t testing.TB, fsys vfs.FS) FS {
-	t.Helper()
-	noError(t, fsys.MkdirAll("slabs", 0o755))
-	return OverVFS(fsys, "slabs")
-}
-
-func must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		noError(t, err)
-		return v
-	}
-}
-
-func noError(t testing.TB, err error) {
-	if err != nil {
-		t.Helper()
-		t.Fatal(err)
-	}
-}
-
-// closing closes at the end of the test.
-func closing[T io.Closer](t testing.TB) func(T, error) T {
-	return func(c T, err error) T {
-		t.Helper()
-		noError(t, err)
-		t.Cleanup(func() { noError(t, c.Close()) })
-		return c
-	}
-}
-
-// random fills an aligned buffer.
-func random(seed uint64, n int) []byte {
-	b := AlignedBuffer(n)
-	rng := rand.New(rand.NewPCG(seed, 5))
-	for i := 0; i+8 <= n; i += 8 {
-		v := rng.Uint64()
-		for j := range 8 {
-			b[i+j] = byte(v >> (8 * j))
-		}
-	}
-	return b
-}
-
-// pieces cuts a buffer at random blocks.
-func pieces(rng *rand.Rand, b []byte, longest int) (bufs [][]byte) {
-	for len(b) > 0 {
-		n := min(len(b), (1+rng.IntN(longest))*BlockBytes)
-		bufs = append(bufs, b[:n])
-		b = b[n:]
-	}
-	return bufs
-}
 
 func TestFileKeepsWhatWasWritten(t *testing.T) {
 	for kind, open := range kinds {
@@ -88,8 +26,8 @@ func TestFileKeepsWhatWasWritten(t *testing.T) {
 			for i := range 40 {
 				n := (1 + rng.IntN(64)) * BlockBytes
 				off := rng.Int64N((size-int64(n))/BlockBytes+1) * BlockBytes
-				data := random(uint64(i), n)
-				noError(t, f.WriteAt(pieces(rng, data, 5), off))
+				data := Random(uint64(i), n)
+				noError(t, f.WriteAt(Pieces(rng, data, 5), off))
 				copy(want[off:], data)
 			}
 			noError(t, f.Sync())
@@ -100,7 +38,7 @@ func TestFileKeepsWhatWasWritten(t *testing.T) {
 				t.Errorf("%d bytes, want %d", f.Bytes(), size)
 			}
 			got := AlignedBuffer(size)
-			noError(t, f.ReadAt(pieces(rng, got, 9), 0))
+			noError(t, f.ReadAt(Pieces(rng, got, 9), 0))
 			if !bytes.Equal(got, want) {
 				t.Error("other bytes came back")
 			}
@@ -114,12 +52,12 @@ func TestFileKeepsWhatWasWritten(t *testing.T) {
 func TestFileTakesMoreBuffersThanOneCall(t *testing.T) {
 	for kind, open := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			const blocks = 2*iovMax + 3
+			const blocks = 2*IOVMax + 3
 			f := closing[File](t)(open(t).Create("a", blocks*BlockBytes))
-			data, got := random(1, blocks*BlockBytes), AlignedBuffer(blocks*BlockBytes)
+			data, got := Random(1, blocks*BlockBytes), AlignedBuffer(blocks*BlockBytes)
 			one := rand.New(rand.NewPCG(0, 0))
-			noError(t, f.WriteAt(pieces(one, data, 1), 0))
-			noError(t, f.ReadAt(pieces(one, got, 1), 0))
+			noError(t, f.WriteAt(Pieces(one, data, 1), 0))
+			noError(t, f.ReadAt(Pieces(one, got, 1), 0))
 			if !bytes.Equal(got, data) {
 				t.Error("other bytes came back")
 			}
@@ -164,7 +102,7 @@ func TestDirectoryOperations(t *testing.T) {
 				noError(t, must[File](t)(fsys.Create(name, 4*BlockBytes)).Close())
 			}
 			noError(t, fsys.Sync())
-			data := random(1, BlockBytes)
+			data := Random(1, BlockBytes)
 			f := must[File](t)(fsys.Open("b"))
 			noError(t, f.WriteAt([][]byte{data}, 0))
 			noError(t, f.Close())
@@ -213,7 +151,7 @@ func TestAlignedBuffers(t *testing.T) {
 			t.Errorf("%d bytes: length %d, capacity %d", n, len(b), cap(b))
 		}
 		whole := b[:cap(b)]
-		if _, err := checkTransfer("read", "a", 2<<20, [][]byte{whole}, 0); err != nil {
+		if _, err := CheckTransfer("read", "a", 2<<20, [][]byte{whole}, 0); err != nil {
 			t.Error(err)
 		}
 		if !AllZero(whole) {

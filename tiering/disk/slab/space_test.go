@@ -1,4 +1,4 @@
-package slab
+package slab_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/spliced-kv/spliced/tiering/disk/slab"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
