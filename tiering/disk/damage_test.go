@@ -1,8 +1,6 @@
 package disk
 
 import (
-	"errors"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -39,15 +37,9 @@ func (s *shelf) flipInLog(mem *vfs.MemFS, cfg Config) {
 	slices.Sort(list)
 	list = slices.DeleteFunc(list, func(name string) bool { return !strings.HasSuffix(name, ".log") })
 	path := mem.PathJoin(dir, list[len(list)-1])
-	f, err := mem.Open(path)
-	must(s, err)
-	b, err := io.ReadAll(f)
-	must(s, errors.Join(err, f.Close()))
+	b := getFile(s, mem, path)
 	b[2*len(b)/5] ^= 1
-	if f, err = mem.Create(path, vfs.WriteCategoryUnspecified); err == nil {
-		_, err = f.Write(b)
-	}
-	must(s, errors.Join(err, f.Close()))
+	setFile(s, mem, path, b)
 }
 
 // A byte that is flipped in the middle of the log takes nothing away in silence: the

@@ -25,31 +25,6 @@ func profilePath(fs vfs.FS, cfg Config, p *profile.Profile) string {
 	return fs.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", fp[:]))
 }
 
-// unreadable has calls for one path fail while it says so.
-type unreadable struct {
-	path  string
-	errno unix.Errno
-	kind  errorfs.OpKind
-	on    atomic.Bool
-}
-
-func (u *unreadable) String() string { return u.errno.Error() }
-
-func (u *unreadable) MaybeError(op errorfs.Op) error {
-	if u.on.Load() && op.Path == u.path && op.Kind == u.kind {
-		return &vfsError{op.Path, u.errno}
-	}
-	return nil
-}
-
-type vfsError struct {
-	path  string
-	errno unix.Errno
-}
-
-func (e *vfsError) Error() string { return e.path + ": " + e.errno.Error() }
-func (e *vfsError) Unwrap() error { return e.errno }
-
 // setFile writes a file of a file system in memory over.
 func setFile(t testing.TB, fs vfs.FS, path string, content []byte) {
 	t.Helper()
@@ -84,9 +59,10 @@ func TestUnreadableProfileKeepsItsEntries(t *testing.T) {
 				cfg := onMem(quick(s.config()), mem)
 				lost, kept := append(segments(1, 6), things(smallOne, chain(20, 3, tenantB))...), chain(50, 3, tenantB)
 				s.filled(cfg, append(append([]thing{}, lost...), kept...))
-				fault := &unreadable{path: profilePath(mem, cfg, smallOne), errno: errno, kind: kind}
-				fault.on.Store(true)
-				cfg.Index = errorfs.Wrap(mem, fault)
+				var unreadable atomic.Bool
+				unreadable.Store(true)
+				path := profilePath(mem, cfg, smallOne)
+				cfg.Index = failing(mem, &unreadable, errno, func(op errorfs.Op) bool { return op.Path == path && op.Kind == kind })
 				for range 2 { // what one start does not read, the next one has
 					lower := s.openOK(cfg)
 					if h := lower.Health(); h.Dormant != len(lost) || !strings.Contains(h.DormantCause, errno.Error()) {
@@ -105,7 +81,7 @@ func TestUnreadableProfileKeepsItsEntries(t *testing.T) {
 					must(t, lower.close())
 				}
 				lower := s.openOK(cfg)
-				fault.on.Store(false)
+				unreadable.Store(false)
 				await(t, "entries of a profile that reads again", func() bool { return found(lower.Tier, lost) == len(lost) })
 				await(t, "health", func() bool { return lower.Health().Dormant == 0 })
 				for _, w := range append(lost, kept...) {

@@ -2,16 +2,12 @@ package disk
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/slab/slabtest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -107,104 +103,4 @@ func TestFaultAtEveryCall(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Faults by the thousand, at random, over one tier that lives through them all:
-// wrong bytes are never given, and accounts are exact at every moment. The number
-// of faults is 10^4, or with SPLICED_LONG set 10^6.
-func TestManyFaults(t *testing.T) {
-	tiertest.Leaks(t)
-	s := newShelf(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	want := uint64(short(10_000, 1_000_000))
-	if testing.Short() {
-		want = 1_000
-	}
-	for i, coded := range [][]profile.PartKind{nil, {profile.PartS, profile.PartK, profile.PartV}} {
-		t.Run(fmt.Sprintf("coded=%v", coded != nil), func(t *testing.T) {
-			s.manyFaults(t, seed+uint64(i), coded, want/2)
-		})
-	}
-}
-
-func (s *shelf) manyFaults(t *testing.T, seed uint64, coded []profile.PartKind, want uint64) {
-	cfg, faults := faulty(quick(s.config()), seed)
-	cfg.PublicBytes, cfg.SlabBytes, cfg.Coded = 1<<20, 256<<10, coded
-	var now atomic.Int64
-	now.Store(1e18)
-	cfg.Now = func() time.Time { return time.Unix(0, now.Load()) } // moved on, so that a breaker does not end the test
-	lower := s.open(cfg)
-	rng := rand.New(rand.NewPCG(seed, 1))
-	var served, lost int
-	last := time.Now()
-	for faults.InjectedAll() < want {
-		now.Add(int64(time.Hour))
-		if rng.IntN(50) == 0 {
-			faults.Set(randomRules(rng)...)
-		}
-		if rng.IntN(400) == 0 {
-			s.check(lower.Tier)
-			faults.Set()
-			lower.awaitState(t, StateOK)
-		}
-		w := segments(rng.IntN(120), 1)[0]
-		if rng.IntN(8) == 0 {
-			w = chain(1000, 1+rng.IntN(3), tenantB)[0]
-		}
-		n := w.name()
-		var err error
-		switch op := rng.IntN(20); {
-		case op < 7:
-			err = s.write(lower.Tier, w, tier.LevelLogged+tier.Level(rng.IntN(2)))
-		case op < 19:
-			if err = s.read(lower.Tier, w); err == nil {
-				served++
-			} else {
-				lost++
-			}
-		default:
-			lower.Remove(&n)
-		}
-		if errors.Is(err, errWrong) || !mayFail(err) {
-			t.Fatalf("after %d faults: %v", faults.InjectedAll(), err)
-		}
-		if long() && time.Since(last) > time.Minute {
-			last = time.Now()
-			t.Logf("%d faults, %d reads served, %d not", faults.InjectedAll(), served, lost)
-		}
-	}
-	faults.Set()
-	lower.awaitState(t, StateOK)
-	s.check(lower.Tier)
-	t.Logf("%d faults, %d reads served, %d not, %+v", faults.InjectedAll(), served, lost, lower.Counters())
-	if served == 0 || lost == 0 {
-		t.Errorf("%d reads served and %d not: the faults are too many or too few", served, lost)
-	}
-	must(t, lower.close())
-}
-
-// randomRules are mostly faults of bytes, which go unnoticed until a read, and
-// some of calls.
-func randomRules(rng *rand.Rand) []slabtest.Rule {
-	all := []slabtest.Rule{
-		{Op: slabtest.OpRead, Kind: slabtest.FaultFlipRead, Bits: 1 + rng.IntN(3)},
-		{Op: slabtest.OpRead, Kind: slabtest.FaultShort},
-		{Op: slabtest.OpRead, Kind: slabtest.FaultError},
-		{Op: slabtest.OpWrite, Kind: slabtest.FaultTorn},
-		{Op: slabtest.OpWrite, Kind: slabtest.FaultReordered},
-		{Op: slabtest.OpWrite, Kind: slabtest.FaultFlipRest, Bits: 1 + rng.IntN(3)},
-		{Op: slabtest.OpWrite, Kind: slabtest.FaultTorn, Errno: unix.EIO},
-		{Op: slabtest.OpWrite, Kind: slabtest.FaultError, Errno: unix.EROFS},
-		{Op: slabtest.OpWrite, Kind: slabtest.FaultError, Errno: unix.ENOSPC},
-		{Op: slabtest.OpSync, Kind: slabtest.FaultError},
-		{Op: slabtest.OpCreate, Kind: slabtest.FaultError, Errno: unix.ENOSPC},
-	}
-	rules := make([]slabtest.Rule, 1+rng.IntN(3))
-	for i := range rules {
-		rules[i] = all[rng.IntN(len(all))]
-		rules[i].Rate = 0.2 + 0.5*rng.Float64()
-		rules[i].Last = slabtest.Forever
-	}
-	return rules
 }

@@ -24,9 +24,9 @@ import (
 )
 
 // A batch is entries that are written and then read, all of them, with faults of
-// one sort: in the writes, at rest, or in the reads. So that each fault counts,
-// every entry is asked for afterwards: one fault is one transfer that was torn,
-// reordered, short, failed or had bits flipped, or one flip of a byte at rest,
+// one sort: in the writes or their syncs, at rest, or in the reads. So that each fault
+// counts, every entry is asked for afterwards: one fault is one transfer that was torn,
+// reordered, short, failed or had bits flipped, one sync that failed, or one flip of a byte at rest,
 // of an entry whose write was then refused, or whose read was refused or gave the
 // right bytes. Flips in padding are of the last sort: they change nothing. A read
 // that fails is tried again by the tier, and its second failure is another fault;
@@ -58,6 +58,9 @@ var injuries = []injury{
 	{name: "reads", reads: func(*rand.Rand) []slabtest.Rule {
 		return []slabtest.Rule{{Op: slabtest.OpRead, Kind: slabtest.FaultFlipRead, Bits: 2, Rate: 0.3}, {Op: slabtest.OpRead, Kind: slabtest.FaultShort, Rate: 0.3},
 			{Op: slabtest.OpRead, Errno: unix.EIO, Rate: 0.7}}
+	}},
+	{name: "syncs that fail", writes: func(*rand.Rand) []slabtest.Rule {
+		return []slabtest.Rule{{Op: slabtest.OpSync, Rate: 0.5}, {Op: slabtest.OpCreate, Errno: unix.ENOSPC, Rate: 0.5}}
 	}},
 }
 
@@ -172,6 +175,7 @@ func (x *injured) batch(how *injury) {
 		x.faults.Set(how.writes(x.rng)...)
 	}
 	list := x.write()
+	x.s.check(x.tier.Tier) // accounts are exact in trouble, too
 	x.faults.Set()
 	x.tier.awaitState(x.T, StateOK)
 	if how.rest {

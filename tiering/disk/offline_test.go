@@ -234,10 +234,5 @@ func (s *shelf) lose(mem *vfs.MemFS, dir, how string) {
 	list, err := mem.List(dir)
 	must(s, err)
 	i := slices.IndexFunc(list, func(n string) bool { return strings.HasPrefix(n, "MANIFEST") })
-	f, err := mem.Create(mem.PathJoin(dir, list[i]), vfs.WriteCategoryUnspecified)
-	must(s, err)
-	if _, err := f.Write([]byte("this is no manifest of Pebble")); err != nil {
-		s.Fatal(err)
-	}
-	must(s, f.Close())
+	setFile(s, mem, mem.PathJoin(dir, list[i]), []byte("this is no manifest of Pebble"))
 }

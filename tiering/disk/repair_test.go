@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -86,36 +85,55 @@ func TestRepairKeepsTheRowThatOwnsTheSpace(t *testing.T) {
 	}
 }
 
-// sectors is slabs with blocks that do not read.
+// sectors is slabs with blocks that do not read, or take no writes.
 type sectors struct {
 	slab.FS
-	bad map[int64]bool // by offset, in every file
+	bad    map[int64]bool // by offset, in every file
+	writes bool           // fail, else reads
 }
 
-func (f sectors) Open(name string) (slab.File, error) {
-	file, err := f.FS.Open(name)
+func (f sectors) Open(name string) (slab.File, error) { return f.wrap(f.FS.Open(name)) }
+
+func (f sectors) Create(name string, bytes int64) (slab.File, error) {
+	return f.wrap(f.FS.Create(name, bytes))
+}
+
+func (f sectors) wrap(file slab.File, err error) (slab.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sectorsFile{file, f.bad}, nil
+	return sectorsFile{file, f}, nil
 }
 
 type sectorsFile struct {
 	slab.File
-	bad map[int64]bool
+	of sectors
 }
 
-func (f sectorsFile) ReadAt(bufs [][]byte, off int64) error {
-	at := off
+func (f sectorsFile) meets(bufs [][]byte, at int64) error {
 	for _, b := range bufs {
 		for range len(b) / slab.BlockBytes {
-			if f.bad[at] {
+			if f.of.bad[at] {
 				return fmt.Errorf("block at %d: %w", at, unix.EIO)
 			}
 			at += slab.BlockBytes
 		}
 	}
+	return nil
+}
+
+func (f sectorsFile) ReadAt(bufs [][]byte, off int64) error {
+	if err := f.meets(bufs, off); err != nil && !f.of.writes {
+		return err
+	}
 	return f.File.ReadAt(bufs, off)
+}
+
+func (f sectorsFile) WriteAt(bufs [][]byte, off int64) error {
+	if err := f.meets(bufs, off); err != nil && f.of.writes {
+		return err
+	}
+	return f.File.WriteAt(bufs, off)
 }
 
 // A sector that does not read costs the extent that it lies in, if any: not what
@@ -129,7 +147,7 @@ func TestRebuildLosesOnlyWhatDoesNotRead(t *testing.T) {
 	header, payload := s.whereIs(cfg, things[3]), s.whereIs(cfg, things[8])
 	s.lose(mem, mem.PathJoin(cfg.Dir, indexDir), "gone")
 	whole := cfg
-	cfg.Slabs = sectors{cfg.Slabs, map[int64]bool{header.Off: true, payload.Off + slab.BlockBytes: true, 500 << 10: true}}
+	cfg.Slabs = sectors{FS: cfg.Slabs, bad: map[int64]bool{header.Off: true, payload.Off + slab.BlockBytes: true, 500 << 10: true}}
 	r := s.mustRepair(cfg)
 	if !r.Rebuilt || r.Segments != len(things)-2 || len(r.Problems) != 5 { // the catalogue, three sectors, an extent
 		t.Errorf("%d of %d entries are back: %v", r.Segments, len(things), r.Problems)
@@ -294,7 +312,7 @@ func TestRepairKeepsWhatDoesNotRead(t *testing.T) {
 	things := append(segments(1, 6), chain(50, 3, tenantB)...)
 	s.filled(cfg, things)
 	whole := cfg
-	cfg.Slabs = sectors{cfg.Slabs, map[int64]bool{s.whereIs(cfg, things[2]).Off: true, s.whereIs(cfg, things[6]).Off + 8<<10: true}}
+	cfg.Slabs = sectors{FS: cfg.Slabs, bad: map[int64]bool{s.whereIs(cfg, things[2]).Off: true, s.whereIs(cfg, things[6]).Off + 8<<10: true}}
 	if r := s.mustRepair(cfg); len(r.Problems) != 2 || r.Unread != 2 || r.Forgotten != 0 || r.Rebuilt || r.UsedBytes+r.FreeBytes != r.SlabBytes-int64(r.Slabs)*r.GranuleBytes {
 		t.Errorf("%+v", r)
 	}
@@ -307,21 +325,10 @@ func TestRepairKeepsWhatDoesNotRead(t *testing.T) {
 	}
 }
 
-// brokenIndex is a file system on which calls inside the catalogue fail.
-func brokenIndex(mem vfs.FS, errno unix.Errno, fails func(errorfs.Op) bool) vfs.FS {
-	return errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if strings.Contains(op.Path, indexDir+"/") && fails(op) {
-			return fmt.Errorf("injected: %w", errno)
-		}
-		return nil
-	}))
-}
-
 // Errors of the disk, and another version, say nothing about a catalogue: check does
 // not call it damaged, and repair makes no new one.
 func TestOfflineTellsTroubleFromDamage(t *testing.T) {
 	reads := func(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsRead }
-	writes := func(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsWrite }
 	files := func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileReadAt }
 	for name, c := range map[string]struct {
 		errno unix.Errno
@@ -346,7 +353,7 @@ func TestOfflineTellsTroubleFromDamage(t *testing.T) {
 			p, want := place(cfg), error(c.errno)
 			switch {
 			case c.fails != nil:
-				p.Index = brokenIndex(mem, c.errno, c.fails)
+				p.Index = failing(mem, nil, c.errno, inIndex(c.fails))
 			case name == "another version":
 				want = volume.ErrVersion
 				s.editIndex(mem, cfg, []byte{0}, []byte{1, 2})
@@ -421,19 +428,9 @@ func TestRepairOfDamagedTables(t *testing.T) {
 // flipPart changes a byte in the i-th of n parts of a file.
 func flipPart(t *testing.T, fs vfs.FS, path string, i, n int) {
 	t.Helper()
-	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
-	must(t, err)
-	info, err := f.Stat()
-	must(t, err)
-	b, off := make([]byte, 1), info.Size()*int64(2*i+1)/int64(2*n)
-	if _, err := f.ReadAt(b, off); err != nil {
-		t.Fatal(err)
-	}
-	b[0] ^= 0x55
-	if _, err := f.WriteAt(b, off); err != nil {
-		t.Fatal(err)
-	}
-	must(t, f.Close())
+	b := getFile(t, fs, path)
+	b[len(b)*(2*i+1)/(2*n)] ^= 0x55
+	setFile(t, fs, path, b)
 }
 
 // A profile that is damaged, does not read, or that only another version understands, costs
@@ -447,12 +444,7 @@ func TestRepairWithoutAProfile(t *testing.T) {
 	fp := smallTwo.Fingerprint()
 	path := mem.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", fp[:]))
 	p := place(cfg)
-	p.Index = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Path == path {
-			return fmt.Errorf("injected: %w", unix.EIO)
-		}
-		return nil
-	}))
+	p.Index = failing(mem, nil, unix.EIO, func(op errorfs.Op) bool { return op.Path == path })
 	if r, err := offline.RepairPlace(t.Context(), p, offline.CheckOptions{}); !errors.Is(err, unix.EIO) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -466,11 +458,7 @@ func TestRepairWithoutAProfile(t *testing.T) {
 		}
 	}
 	strange := []byte("a profile of the next version")
-	f, err := mem.Create(mem.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", sha256.Sum256(strange))), vfs.WriteCategoryUnspecified)
-	must(t, err)
-	if _, err = f.Write(bytes.Clone(strange)); errors.Join(err, f.Close()) != nil {
-		t.Fatal(err)
-	}
+	setFile(t, mem, mem.PathJoin(cfg.Dir, profileDir, fmt.Sprintf("%x", sha256.Sum256(strange))), strange)
 	if r, err := offline.RepairPlace(t.Context(), place(cfg), offline.CheckOptions{}); !errors.Is(err, volume.ErrVersion) {
 		t.Errorf("%+v, %v", r, err)
 	}

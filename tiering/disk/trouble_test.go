@@ -32,6 +32,23 @@ func quick(cfg Config) Config {
 	return cfg
 }
 
+// failing is a file system on which the calls that match fail while on says so; nil = always.
+func failing(fs vfs.FS, on *atomic.Bool, errno unix.Errno, match func(errorfs.Op) bool) vfs.FS {
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if (on == nil || on.Load()) && match(op) {
+			return fmt.Errorf("injected: %w", errno)
+		}
+		return nil
+	}))
+}
+
+func writes(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsWrite }
+
+// inIndex matches calls for files of the catalogue.
+func inIndex(match func(errorfs.Op) bool) func(errorfs.Op) bool {
+	return func(op errorfs.Op) bool { return strings.Contains(op.Path, indexDir+"/") && match(op) }
+}
+
 // await waits for something that other goroutines bring about.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -181,28 +198,6 @@ func TestReadErrorsAndBreaker(t *testing.T) {
 	s.check(lower.Tier)
 }
 
-// Wrong bytes are never given: a read of them is corrupt, counted, and the last.
-func TestCorrupt(t *testing.T) {
-	s := newShelf(t)
-	cfg, faults := faulty(s.config(), 1)
-	lower := s.openOK(cfg)
-	w := segments(1, 1)[0]
-	s.mustWrite(lower.Tier, w, tier.LevelSynced)
-	n := w.name()
-	d, err := lower.Detail(context.Background(), n)
-	must(t, err)
-	must(t, faults.Flip("000001.slab", d.Runs[0].Off+4096+100, 1))
-	if err := s.read(lower.Tier, w); !errors.Is(err, tier.ErrCorrupt) {
-		t.Errorf("%v", err)
-	}
-	if _, ok := lower.Lookup(&n); ok || lower.Counters().Corrupt != 1 || lower.Used(tenantA) != 0 {
-		t.Errorf("%+v", lower.Counters())
-	}
-	s.mustWrite(lower.Tier, w, tier.LevelLogged)
-	s.mustRead(lower.Tier, w)
-	s.check(lower.Tier)
-}
-
 // A file system without room for another slab: entries make room for entries, and
 // growing goes on when there is room again.
 func TestFull(t *testing.T) {
@@ -307,70 +302,18 @@ func TestSyncFails(t *testing.T) {
 func TestBadBlock(t *testing.T) {
 	s := newShelf(t)
 	cfg := onMem(quick(s.config()), vfs.NewMem())
-	cfg.Slabs = badBlock{FS: cfg.Slabs, name: "000001.slab", off: 100 << 10, write: true}
+	cfg.Slabs = sectors{FS: cfg.Slabs, bad: map[int64]bool{100 << 10: true}, writes: true}
 	lower := s.openOK(cfg)
 	failed := 0
-	for _, w := range segments(1, 60) {
+	for _, w := range segments(1, 30) { // into one slab
 		if err := s.write(lower.Tier, w, tier.LevelLogged); err != nil {
 			failed++
 		}
 	}
 	if failed != 1 || lower.Health().State != StateOK {
-		t.Errorf("%d of 60 writes failed, %+v", failed, lower.Health())
+		t.Errorf("%d of 30 writes failed, %+v", failed, lower.Health())
 	}
 	s.check(lower.Tier)
-}
-
-// badBlock fails what touches one block of one file.
-type badBlock struct {
-	slab.FS
-	name  string
-	off   int64
-	write bool // else reads
-}
-
-func (f badBlock) Open(name string) (slab.File, error) { return f.wrap(name)(f.FS.Open(name)) }
-
-func (f badBlock) Create(name string, bytes int64) (slab.File, error) {
-	return f.wrap(name)(f.FS.Create(name, bytes))
-}
-
-func (f badBlock) wrap(name string) func(slab.File, error) (slab.File, error) {
-	return func(file slab.File, err error) (slab.File, error) {
-		if err != nil || name != f.name {
-			return file, err
-		}
-		return badBlockFile{file, f}, nil
-	}
-}
-
-type badBlockFile struct {
-	slab.File
-	bad badBlock
-}
-
-func (f badBlockFile) meets(bufs [][]byte, off int64) bool {
-	for _, b := range bufs {
-		if off <= f.bad.off && f.bad.off < off+int64(len(b)) {
-			return true
-		}
-		off += int64(len(b))
-	}
-	return false
-}
-
-func (f badBlockFile) ReadAt(bufs [][]byte, off int64) error {
-	if !f.bad.write && f.meets(bufs, off) {
-		return unix.EIO
-	}
-	return f.File.ReadAt(bufs, off)
-}
-
-func (f badBlockFile) WriteAt(bufs [][]byte, off int64) error {
-	if f.bad.write && f.meets(bufs, off) {
-		return unix.EIO
-	}
-	return f.File.WriteAt(bufs, off)
 }
 
 // What an operator removed does not come back with the rows that could not be
@@ -442,21 +385,15 @@ func TestCatalogFails(t *testing.T) {
 	tiertest.Leaks(t)
 	s := newShelf(t)
 	mem := vfs.NewMem()
-	var failing atomic.Bool
-	index := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if failing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
-			return errorfs.ErrInjected
-		}
-		return nil
-	}))
+	var broken atomic.Bool
 	cfg := quick(s.config())
-	cfg.Slabs, cfg.Index = slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), index
+	cfg.Slabs, cfg.Index = slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), failing(mem, &broken, unix.EIO, writes)
 	lower := s.openOK(cfg)
 	w := append(segments(1, 10), chain(50, 3, tenantB)...)
 	for _, w := range w {
 		s.mustWrite(lower.Tier, w, tier.LevelSynced)
 	}
-	failing.Store(true)
+	broken.Store(true)
 	if err := s.write(lower.Tier, segments(100, 1)[0], tier.LevelSynced); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
@@ -465,7 +402,7 @@ func TestCatalogFails(t *testing.T) {
 		s.mustRead(lower.Tier, w)
 	}
 	s.check(lower.Tier)
-	failing.Store(false)
+	broken.Store(false)
 	lower.awaitState(t, StateOK)
 	for _, w := range w {
 		s.mustRead(lower.Tier, w)
@@ -573,16 +510,11 @@ func TestSyncWithoutRoomPauses(t *testing.T) {
 func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 	s := newShelf(t)
 	mem := vfs.NewMem()
-	var failing atomic.Bool
+	var broken atomic.Bool
 	cfg := quick(s.config())
 	cfg.DrainTime = 10 * time.Millisecond
 	faults := slabtest.NewFaults(slab.OverVFS(mem, mem.PathJoin(cfg.Dir, slabDir)), 1)
-	cfg.Slabs, cfg.Index = faults, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if failing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
-			return errorfs.ErrInjected
-		}
-		return nil
-	}))
+	cfg.Slabs, cfg.Index = faults, failing(mem, &broken, unix.EIO, writes)
 	lower, err := Open(cfg)
 	must(t, err)
 	ended, read := make(chan error, 1), make(chan error, 1)
@@ -592,9 +524,9 @@ func TestRunEndsWhileReopeningWaitsForRead(t *testing.T) {
 	entered, release := stall(faults, slabtest.OpRead)
 	go func() { read <- s.read(lower, w) }()
 	<-entered
-	failing.Store(true)
+	broken.Store(true)
 	_ = s.write(lower, segments(2, 1)[0], tier.LevelLogged)
-	failing.Store(false)
+	broken.Store(false)
 	await(t, "reopening", func() bool { return lower.Health().State == StateOpening })
 	if err := lower.Close(); !errors.Is(err, tier.ErrUnavailable) {
 		t.Errorf("%v", err)
@@ -719,12 +651,7 @@ func TestRefusedDirectory(t *testing.T) {
 			mem := vfs.NewMem()
 			var refusing atomic.Bool
 			cfg := onMem(quick(s.config()), mem)
-			cfg.Index = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if refusing.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.Contains(op.Path, indexDir+"/") {
-					return fmt.Errorf("injected: %w", errno)
-				}
-				return nil
-			}))
+			cfg.Index = failing(mem, &refusing, errno, inIndex(writes))
 			w := segments(1, 1)[0]
 			s.filled(cfg, []thing{w})
 			refusing.Store(true)

@@ -6,7 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// useAVX2 reports whether the processor has AVX2. Only tests change it.
+// useAVX2 reports whether the processor has AVX2.
 var useAVX2 = cpu.X86.HasAVX2
 
 // vectorNumbers is the number of elements per step of the assembly. Plain Go processes

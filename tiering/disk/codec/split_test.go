@@ -31,7 +31,10 @@ func TestPlane0IsTheExponent(t *testing.T) {
 func TestSplitAndJoinAgreeWithPlainGo(t *testing.T) {
 	r := rng(t)
 	for _, dt := range dtypes {
-		for n := range 150 {
+		for n := range 151 {
+			if n == 150 {
+				n = 65_549 // of many vectors and a rest
+			}
 			for off := range 4 {
 				all := make([]byte, n*dt.Size()+off)
 				noise(r, all)
