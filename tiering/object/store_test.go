@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering/object/objecttest"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -66,31 +65,7 @@ func (n *node) fetch(o *tiertest.Object) error {
 		return tier.ErrGone
 	}
 	defer rows[0].Close()
-	return n.readTo(context.Background(), rows[0], o)
-}
-
-func (n *node) readTo(ctx context.Context, c tier.Copy, o *tiertest.Object) (err error) {
-	got := &tiertest.Content{}
-	refs := make([]gpuipc.Ref, len(o.Bytes))
-	for i, b := range o.Bytes {
-		if refs[i], err = n.mem.Put(make([]byte, len(b))); err != nil {
-			return err
-		}
-	}
-	defer func() { err = errors.Join(err, n.mem.Spend(refs...)) }()
-	read, err := c.Read(ctx, refs)
-	if err != nil {
-		return err
-	}
-	got.Digests, got.Tokens = read.Digests, read.Tokens
-	for _, r := range refs {
-		b, err := n.mem.Load(r)
-		if err != nil {
-			return err
-		}
-		got.Bytes = append(got.Bytes, b)
-	}
-	return o.Compare(got)
+	return tiertest.ReadCopy(context.Background(), n.mem, rows[0], o)
 }
 
 func segments(seed uint64, n, tokens int) (list []*tiertest.Object) {
@@ -237,7 +212,7 @@ func TestTruncatedObjectsAreMisses(t *testing.T) {
 			t.Fatalf("%v, %v", rows, err)
 		}
 		must(t, os.Truncate(file, int64(n)))
-		if err := r.readTo(context.Background(), rows[0], o); err == nil || errors.Is(err, tiertest.ErrWrong) {
+		if err := tiertest.ReadCopy(context.Background(), r.mem, rows[0], o); err == nil || errors.Is(err, tiertest.ErrWrong) {
 			t.Errorf("%d bytes of %d were read: %v", n, len(whole), err)
 		}
 		must(t, os.WriteFile(file, whole, 0o600))
@@ -317,7 +292,7 @@ func TestASlowServerIsReadAndWritten(t *testing.T) {
 	if err != nil || rows[0] == nil {
 		t.Fatalf("%v, %v", rows, err)
 	}
-	if err := n.readTo(ctx, rows[0], o); !errors.Is(err, context.DeadlineExceeded) {
+	if err := tiertest.ReadCopy(ctx, n.mem, rows[0], o); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("read: %v", err)
 	}
 }

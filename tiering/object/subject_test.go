@@ -16,7 +16,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/gpuipc"
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 	"github.com/spliced-kv/spliced/tiering/disk/payload"
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
@@ -81,20 +80,11 @@ func (s *site) credentials(access, secret string) {
 func (s *site) config() Config {
 	return Config{
 		Endpoint: s.Proxy.URL, Bucket: objecttest.Bucket, Credentials: s.creds, Secret: clusterSecret, Tenants: s.tenants, Device: s.dev,
-		Profile:    profileOf,
+		Profile:    tiertest.ProfileOf,
 		AnswerTime: time.Minute, StallTime: time.Minute, BreakerMin: 20 * time.Millisecond, BreakerMax: 200 * time.Millisecond,
 		AbsentTime: 20 * time.Millisecond, RangeBytes: 256 << 10, ListEvery: time.Hour, FullTime: 50 * time.Millisecond,
 		Log: zerolog.New(zerolog.NewTestWriter(s.t)).Level(zerolog.WarnLevel),
 	}
-}
-
-func profileOf(f profile.Fingerprint) (*profile.Profile, bool) {
-	for _, p := range []*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16, tiertest.Lenient} {
-		if p.Fingerprint() == f {
-			return p, true
-		}
-	}
-	return nil, false
 }
 
 // node starts a node, and waits until it has listed the bucket.

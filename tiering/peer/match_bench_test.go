@@ -29,7 +29,7 @@ func BenchmarkMatch32(b *testing.B) {
 	dev := tiertest.NewDevice(b)
 	names := must(NewNames(secret, tenantsOf(loneTenant)))
 	x := index.New(index.Config{})
-	peers := must(New(Config{Index: x, Names: names, Device: dev, Insecure: true, Profile: profileOf}))
+	peers := must(New(Config{Index: x, Names: names, Device: dev, Insecure: true, Profile: tiertest.ProfileOf}))
 	defer peers.Close()
 	keys := make([][32]byte, 1<<14)
 	r := rand.New(rand.NewPCG(1, 1))

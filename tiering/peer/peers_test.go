@@ -13,7 +13,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/disk"
 	"github.com/spliced-kv/spliced/tiering/tier"
@@ -142,13 +141,7 @@ func TestHintsKnowWhatWasMeasuredAndQueued(t *testing.T) {
 	if err != nil || rows[0] == nil {
 		t.Fatal(rows, err)
 	}
-	refs := s.target(t, o)
-	if _, err := rows[0].Read(context.Background(), refs); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.memory.Spend(refs...); err != nil {
-		t.Error(err)
-	}
+	noError(t, tiertest.ReadCopy(context.Background(), s.memory, rows[0], o))
 	before, ok := s.Hint(&w)
 	if !ok || before.Latency <= 0 || before.BytesPerSecond <= 0 {
 		t.Errorf("%+v, %v", before, ok)
@@ -165,17 +158,6 @@ func TestHintsKnowWhatWasMeasuredAndQueued(t *testing.T) {
 	if len(info) != 1 || info[0].RoundTrip <= 0 || info[0].Open {
 		t.Errorf("%+v", info)
 	}
-}
-
-// target is memory for a read; the caller spends it.
-func (s *subject) target(t *testing.T, o *tiertest.Object) (refs []gpuipc.Ref) {
-	t.Helper()
-	for _, b := range o.Bytes {
-		ref, err := s.memory.Put(make([]byte, len(b)))
-		noError(t, err)
-		refs = append(refs, ref)
-	}
-	return refs
 }
 
 func TestBreakerDoublesItsPauses(t *testing.T) {
@@ -372,17 +354,7 @@ func TestWhatIsOnDiskIsFound(t *testing.T) {
 		if err := o.EntryFits(rows[0].Entry()); err != nil {
 			t.Error(err)
 		}
-		refs := s.target(t, o)
-		c, err := rows[0].Read(context.Background(), refs)
-		noError(t, err)
-		got := &tiertest.Content{Digests: c.Digests}
-		for _, r := range refs {
-			got.Bytes = append(got.Bytes, must(s.memory.Load(r)))
-		}
-		if err := o.Compare(got); err != nil {
-			t.Error(err)
-		}
-		if err := s.memory.Spend(refs...); err != nil {
+		if err := tiertest.ReadCopy(context.Background(), s.memory, rows[0], o); err != nil {
 			t.Error(err)
 		}
 	}

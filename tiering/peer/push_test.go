@@ -108,7 +108,7 @@ func silent(io.Writer) {}
 func pushing(t *testing.T, cfg PushConfig, members ...*neighbour) *Neighbours {
 	t.Helper()
 	peers := must(New(Config{
-		Index: &holders{}, Names: must(NewNames(secret, tenantsOf(loneTenant))), Device: tiertest.NewDevice(t), Profile: profileOf, Insecure: true, DialTime: time.Second,
+		Index: &holders{}, Names: must(NewNames(secret, tenantsOf(loneTenant))), Device: tiertest.NewDevice(t), Profile: tiertest.ProfileOf, Insecure: true, DialTime: time.Second,
 	}))
 	t.Cleanup(peers.Close)
 	for i, m := range members {

@@ -23,7 +23,6 @@ import (
 
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy"
-	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/tier"
 	"github.com/spliced-kv/spliced/tiering/tiertest"
@@ -94,15 +93,6 @@ func tenantsOf(list []tiertest.Tenant) (out []Tenant) {
 	return out
 }
 
-func profileOf(f profile.Fingerprint) (*profile.Profile, bool) {
-	for _, p := range [...]*profile.Profile{tiertest.Small, tiertest.Pair, tiertest.Linear, tiertest.WideF32, tiertest.WideF16, tiertest.Heavy} {
-		if p.Fingerprint() == f {
-			return p, true
-		}
-	}
-	return nil, false
-}
-
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -136,7 +126,7 @@ func open(t testing.TB, tenants []tiertest.Tenant, o options) *subject {
 	s := &subject{memory: tiertest.NewMemory(t, dev, o.memory), index: &holders{}, names: must(NewNames(secret, tenantsOf(tenants)))}
 	cfg := o.cfg
 	setDefault(&cfg.FindTime, time.Minute)
-	cfg.Index, cfg.Names, cfg.Device, cfg.Profile, cfg.Insecure = s.index, s.names, near, profileOf, !o.secure
+	cfg.Index, cfg.Names, cfg.Device, cfg.Profile, cfg.Insecure = s.index, s.names, near, tiertest.ProfileOf, !o.secure
 	setDefault(&cfg.RangeBytes, 256<<10)
 	setDefault(&cfg.DialTime, time.Minute)
 	setDefault(&cfg.StallTime, time.Minute)

@@ -192,20 +192,18 @@ func (r *remoteRig) copyOf(o *Object) tier.Copy {
 	return rows[0]
 }
 
-// read reads a copy into new memory and compares everything that was read. It overwrites
-// and frees the memory at once, so that a late write into it would be noticed.
 func (r *remoteRig) read(ctx context.Context, c tier.Copy, o *Object) error {
-	r.Helper()
-	m := r.RemoteTraits().Memory
+	return ReadCopy(ctx, r.RemoteTraits().Memory, c, o)
+}
+
+// ReadCopy reads a copy of an object into new memory and compares everything that was read. It
+// overwrites and frees the memory at once, so that a late write into it would be noticed.
+func ReadCopy(ctx context.Context, m *Memory, c tier.Copy, o *Object) (err error) {
 	refs, err := m.junk(o)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err := m.Spend(refs...); err != nil {
-			r.Error(err)
-		}
-	}()
+	defer func() { err = errors.Join(err, m.Spend(refs...)) }()
 	read, err := c.Read(ctx, refs)
 	if err != nil {
 		return err

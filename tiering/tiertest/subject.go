@@ -138,6 +138,16 @@ var (
 	Lenient = profiletest.New(lenient())
 )
 
+// ProfileOf returns the one of these profiles that has a fingerprint.
+func ProfileOf(f profile.Fingerprint) (*profile.Profile, bool) {
+	for _, p := range []*profile.Profile{Small, Pair, Linear, WideF32, WideF16, Heavy, Lenient} {
+		if p.Fingerprint() == f {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
 // lenient returns the profile of the function small with dense transitions and tolerances,
 // on two ranks, so that its segments are packed.
 func lenient() profile.Identity {
