@@ -109,9 +109,16 @@ func TestWhatDoesNotFitTogetherIsRefusedUntouched(t *testing.T) {
 	for _, row := range rows {
 		x.wantErr(row.Err, tier.ErrFull)
 	}
+	q := x.acquireQuery(a, b)
+	q.All = true
+	rows, err := x.c.AwaitAcquire(x.ctx, q, nil)
+	x.must(err)
+	for _, row := range rows {
+		x.wantErr(row.Err, tier.ErrFull)
+	}
 	after := x.Counters()
-	if after.AcquireRefused != 1 || after.EvictedRoom != before.EvictedRoom || after.Promoting != 0 || after.Acquired != before.Acquired {
-		t.Fatalf("AcquireRefused %v, want 1; EvictedRoom %v, want %v; Promoting %v, want 0; Acquired %v, want %v", after.AcquireRefused, after.EvictedRoom, before.EvictedRoom, after.Promoting, after.Acquired, before.Acquired)
+	if after.AcquireRefused != 2 || after.EvictedRoom != before.EvictedRoom || after.Promoting != 0 || after.Acquired != before.Acquired {
+		t.Fatalf("AcquireRefused %v, want 2; EvictedRoom %v, want %v; Promoting %v, want 0; Acquired %v, want %v", after.AcquireRefused, after.EvictedRoom, before.EvictedRoom, after.Promoting, after.Acquired, before.Acquired)
 	}
 	if d := x.lastDecisions(1)[0]; d.What != decision.Refuse || d.Why != decision.Together || d.Name.Key != [32]byte(a.key) || d.Bytes != 2*x.cost(a) {
 		t.Fatalf("What %v, want %v; Why %v, want %v; Name.Key %x, want %x; Bytes %v, want %v", d.What, decision.Refuse, d.Why, decision.Together, d.Name.Key, [32]byte(a.key), d.Bytes, 2*x.cost(a))

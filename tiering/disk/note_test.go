@@ -33,5 +33,12 @@ func TestNotesLast(t *testing.T) {
 	if b, err := lower.Note("a"); err != nil || !bytes.Equal(b, []byte("second")) {
 		t.Fatalf("%q, %v", b, err)
 	}
+	f, err := crashed.Create(crashed.PathJoin(s.config().Dir, "a"), vfs.WriteCategoryUnspecified)
+	must(t, err)
+	_, err = f.Write(make([]byte, maxNoteBytes+1))
+	must(t, errors.Join(err, f.Close()))
+	if _, err := lower.Note("a"); !errors.Is(err, tier.ErrCorrupt) {
+		t.Fatalf("a file over the bound: %v", err)
+	}
 	must(t, lower.close())
 }
