@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -128,32 +127,18 @@ func TestBadBufferRequestsLoseNothing(t *testing.T) {
 	want, taken := c.replay(p, b, 8, 0)
 	other := attach(t, r.Socket())
 	other.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	c.publish(d)
-	segment := c.lease(d)
 	q := wire.AppendRequest{Profile: c.profile, Buffer: b, Begin: 10, Rows: 1}
 	for name, tc := range map[string]struct {
 		code  wire.Code
 		part  string
 		spoil func(*wire.AppendRequest)
 	}{
-		"rows past the capacity": {wire.Full, "rows", func(q *wire.AppendRequest) { q.Rows = 3 }},
-		"many rows":              {wire.Invalid, "rows", func(q *wire.AppendRequest) { q.Rows = 1 << 31 }},
-		"no rows":                {wire.Invalid, "rows", func(q *wire.AppendRequest) { q.Rows = 0 }},
-		"a gap":                  {wire.Invalid, "begin at 11", func(q *wire.AppendRequest) { q.Begin = 11 }},
-		"outside staging":        {wire.Invalid, "staging", func(q *wire.AppendRequest) { q.StagingOff = c.hello.StagingBytes - 64 }},
-		"far outside staging":    {wire.Invalid, "staging", func(q *wire.AppendRequest) { q.StagingOff = 1 << 63 }},
-		"odd staging":            {wire.Invalid, "", func(q *wire.AppendRequest) { q.StagingOff = 1 }},
-		"no such rank":           {wire.Invalid, "rank", func(q *wire.AppendRequest) { q.Rank = 1 }},
-		"no such profile":        {wire.Invalid, "profile", func(q *wire.AppendRequest) { q.Profile = 99 }},
-		"no such buffer":         {wire.Gone, "buffer", func(q *wire.AppendRequest) { q.Buffer = 1 << 40 }},
-		"a base for one that is open": {wire.Invalid, "base", func(q *wire.AppendRequest) {
-			q.Base = taken
-		}},
-		"opened without capacity":         {wire.Invalid, "buffer for 0", func(q *wire.AppendRequest) { q.Buffer = 0; q.Begin = 0 }},
-		"opened late over zero":           {wire.Invalid, "base", func(q *wire.AppendRequest) { q.Buffer, q.Capacity = 0, 4 }},
-		"opened over nothing":             {wire.Gone, "lease", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Base = 0, 4, 1<<40 }},
-		"opened over a segment":           {wire.Invalid, "segment", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Base = 0, 4, segment }},
+		"many rows":                       {wire.Invalid, "rows", func(q *wire.AppendRequest) { q.Rows = 1 << 31 }},
+		"outside staging":                 {wire.Invalid, "staging", func(q *wire.AppendRequest) { q.StagingOff = c.hello.StagingBytes - 64 }},
+		"far outside staging":             {wire.Invalid, "staging", func(q *wire.AppendRequest) { q.StagingOff = 1 << 63 }},
+		"odd staging":                     {wire.Invalid, "", func(q *wire.AppendRequest) { q.StagingOff = 1 }},
+		"no such rank":                    {wire.Invalid, "rank", func(q *wire.AppendRequest) { q.Rank = 1 }},
+		"no such profile":                 {wire.Invalid, "profile", func(q *wire.AppendRequest) { q.Profile = 99 }},
 		"opened for more than any buffer": {wire.Invalid, "buffer", func(q *wire.AppendRequest) { q.Buffer, q.Capacity, q.Begin = 0, 1<<31, 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,6 +169,9 @@ func TestBadBufferRequestsLoseNothing(t *testing.T) {
 	c.close()
 	other.close()
 	r.atRest()
+	if used, n := r.store.Pools()[1].UsedBytes, r.store.Counters().Buffers; used != 0 || n != 0 {
+		t.Errorf("after their connection there are %d buffers, and %d bytes in the private pool", n, used)
+	}
 }
 
 // Cancelled in its middle, a flush has changed nothing.
@@ -209,27 +197,6 @@ func TestACancelledFlushLosesNothing(t *testing.T) {
 	}
 	c.close()
 	r.atRest()
-}
-
-// A buffer takes memory until its connection ends, however that comes about.
-func TestBuffersEndWithTheirConnection(t *testing.T) {
-	leakCheck(t)
-	r, c, p, b := filled(t, nil)
-	_, slot := c.replay(p, b, 4, 1)
-	c.openBuffer(slot, 4, 2)
-	if used := r.store.Pools()[1].LeasedBytes; used == 0 {
-		t.Fatal("buffers hold nothing")
-	}
-	left := time.Now()
-	c.close()
-	r.atRest()
-	t.Logf("free %v after the connection", time.Since(left))
-	if used := r.store.Pools()[1].UsedBytes; used != 0 {
-		t.Errorf("%d bytes of the private pool", used)
-	}
-	if n := r.store.Counters().Buffers; n != 0 {
-		t.Errorf("%d buffers", n)
-	}
 }
 
 // withRows is attach for a client that has a use for what is kept as rows.

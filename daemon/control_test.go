@@ -341,8 +341,12 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 	if err != nil || now.LogLevel != "debug" || now.PublicBytes != int64(4*settings.MiB) || now.Quotas["guarded"].QuotaBytes != 1<<20 || log.Level() != zerolog.DebugLevel {
 		t.Fatalf("%+v, %v", now, err)
 	}
+	first := map[string]any{"public_bytes": 2 * settings.MiB, "quotas": map[string]any{"default": map[string]any{"quota_bytes": 1 << 20}}}
+	if dry, err := admin.ChangeConfig(ctx, "*", first, true); err != nil || dry.PublicBytes != int64(2*settings.MiB) || dry.Quotas["default"].QuotaBytes != 1<<20 {
+		t.Fatalf("a dry run: %+v, %v", dry, err)
+	}
 	pools, err := admin.Pools(ctx)
-	if err != nil || pools[0].CapacityBytes != int64(4*settings.MiB) || pools[1].CapacityBytes != int64(8*settings.MiB) || pools[0].Tenants[1].QuotaBytes != 1<<20 {
+	if err != nil || pools[0].CapacityBytes != int64(4*settings.MiB) || pools[1].CapacityBytes != int64(8*settings.MiB) || pools[0].Tenants[0].QuotaBytes != 0 || pools[0].Tenants[1].QuotaBytes != 1<<20 {
 		t.Fatalf("%+v, %v", pools, err)
 	}
 	for name, bad := range map[string]struct {
@@ -376,57 +380,6 @@ func TestConfigurationChangesWhileItRuns(t *testing.T) {
 		if strings.Contains(text, secret) {
 			t.Errorf("the configuration shows %q", secret)
 		}
-	}
-}
-
-// A tenant that has had no quota since the start is given one, and holds no more from then on.
-func TestAFirstQuotaIsKept(t *testing.T) {
-	r, c := startControlled(t, wire.TenantName{})
-	p := testProfile(1)
-	const documents = 40
-	publish := func(from uint64) {
-		for i := range uint64(documents) {
-			c.publish(newDocument(p, nil, from+i, 64, profile.RoleFirst))
-		}
-	}
-	publish(1)
-	admin, ctx := r.adminClient(t), context.Background()
-	used := func() (sum int64) {
-		pools, err := admin.Pools(ctx)
-		must(t, err)
-		for _, pool := range pools {
-			for _, of := range pool.Tenants {
-				if of.Tenant == "default" {
-					sum += of.UsedBytes
-				}
-			}
-		}
-		return sum
-	}
-	before := used()
-	quota := before / 2
-	patch := map[string]any{"quotas": map[string]any{"default": map[string]any{"quota_bytes": quota}}}
-	if dry, err := admin.ChangeConfig(ctx, "*", patch, true); err != nil || dry.Quotas["default"].QuotaBytes != quota || used() != before {
-		t.Fatalf("a dry run: %+v, %v, %d bytes are held", dry, err, used())
-	}
-	now, err := admin.ChangeConfig(ctx, "*", patch, false)
-	if err != nil || now.Quotas["default"].QuotaBytes != quota {
-		t.Fatalf("%+v, %v", now, err)
-	}
-	if got := used(); got > quota || got < quota/2 {
-		t.Fatalf("%d bytes are held under a quota of %d", got, quota)
-	}
-	publish(1000)
-	if got := used(); got > quota || got < quota/2 {
-		t.Fatalf("%d bytes are held under a quota of %d after more was published", got, quota)
-	}
-	patch = map[string]any{"quotas": map[string]any{"default": nil}}
-	if now, err = admin.ChangeConfig(ctx, "*", patch, false); err != nil || now.Quotas["default"].QuotaBytes != 0 {
-		t.Fatalf("%+v, %v", now, err)
-	}
-	publish(2000)
-	if got := used(); got <= quota {
-		t.Fatalf("%d bytes are held after the quota of %d ended", got, quota)
 	}
 }
 

@@ -135,38 +135,3 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 		t.Errorf("the reservation: status %d, reason %d", m.Status[0], m.Reason[0])
 	}
 }
-
-func TestTheDeathOfARankAbortsTheReservation(t *testing.T) {
-	r := startDaemon(t, testConfig(t), nil)
-	p := testProfile(2)
-	a, b := attach(t, r.Socket()), attach(t, r.Socket())
-	a.register(p)
-	b.register(p)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	first, code := a.reserve(d, 0)
-	if code != wire.OK {
-		t.Fatal(code)
-	}
-	if a.commit(first, d.layout, d.bytes) {
-		t.Fatal("published with one of two ranks")
-	}
-	second, code := b.reserve(d, 1)
-	if code != wire.OK {
-		t.Fatalf("rank 1 joins: %v", code)
-	}
-	if m := b.match(d.key); m.Status[0] != wire.StatusPending {
-		t.Errorf("status %d", m.Status[0])
-	}
-	a.close()
-	eventually(t, "rank 0 is gone", func() bool { return len(r.server.Connections()) == 1 })
-	var reply wire.CommitReply
-	b.call(wire.OpCommit, b.commitRequest(second, d.layout, d.bytes), &reply)
-	if wire.Code(reply.Codes[0]) != wire.Gone {
-		t.Errorf("commit of rank 1: %v", wire.Code(reply.Codes[0]))
-	}
-	if m := b.match(d.key); m.Status[0] != wire.StatusMiss {
-		t.Errorf("status %d", m.Status[0])
-	}
-	b.close()
-	r.atRest()
-}

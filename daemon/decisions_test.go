@@ -1,14 +1,12 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -144,38 +142,6 @@ func TestDecisionsOutliveARestart(t *testing.T) {
 	}
 }
 
-func TestDecisionsOfADamagedNoteDoNotKeepADaemon(t *testing.T) {
-	config := evicting(t, filepath.Join(t.TempDir(), "disk"))
-	r := startEvicting(t, config)
-	evictOne(t, r.Socket(), 1)
-	r.stop()
-	path := filepath.Join(config.Disk, "decisions.json")
-	good, err := os.ReadFile(path)
-	must(t, err)
-	huge := make([]byte, 40<<20) // more than the disk tier reads
-	for name, content := range map[string][]byte{
-		"half": good[:len(good)/2], "empty": {}, "newer": []byte(strings.Replace(string(good), `"version":1`, `"version":9`, 1)), "huge": huge,
-	} {
-		must(t, os.WriteFile(path, content, 0o600))
-		log := &lines{}
-		d, err := New(config, Parts{Log: zerolog.New(log).Level(zerolog.WarnLevel), Lower: fullDisk})
-		must(t, err)
-		d.every = time.Millisecond
-		r := startNew(t, d)
-		if check := r.check(t, "disk"); check.State != api.CheckOK {
-			t.Errorf("%s: the disk is %s: %s", name, check.State, check.Detail)
-		}
-		now := evictOne(t, r.Socket(), 1)
-		r.stop()
-		if n := strings.Count(log.String(), `"file":"decisions.json"`); n != 1 {
-			t.Errorf("%s: told %d times: %s", name, n, log)
-		}
-		r = startEvicting(t, config)
-		eventually(t, "what was decided after the damage", func() bool { return len(whyEvicted(t, r.Socket(), now, api.DecisionQuery{})) == 1 })
-		r.stop()
-	}
-}
-
 // A directory that another daemon has is read as soon as that one ends.
 func TestDecisionsAreListedWhileTheDiskIsAway(t *testing.T) {
 	leakCheck(t)
@@ -190,24 +156,6 @@ func TestDecisionsAreListedWhileTheDiskIsAway(t *testing.T) {
 	}
 	first.stop()
 	eventually(t, "the decision of the other daemon", func() bool { return len(whyEvicted(t, second.Socket(), was, api.DecisionQuery{})) == 1 })
-}
-
-// lines is a log that is read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // notedEnv makes the test binary a daemon on the socket that notes decisions often in

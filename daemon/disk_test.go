@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -124,7 +123,7 @@ func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
 	}
 	var m wire.MatchReply
 	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{32, 64}, Prefixes: [][32]byte{root.hash, leaf.hash}}, &m)
-	if m.PrefixTokens != 64 || m.PrefixIndex != 1 || m.PrefixTier != wire.TierDisk {
+	if m.PrefixTokens != 64 || m.PrefixIndex != 1 || m.PrefixFlags != wire.AcceptExact || m.PrefixTier != wire.TierDisk {
 		t.Errorf("prefix after the restart: %s", told(&m))
 	}
 	var l wire.LoadReply
@@ -132,6 +131,10 @@ func TestWhatWasPutAtAnyLevelOutlivesTheDaemon(t *testing.T) {
 	if got := c.nodes(&l); len(got) != 2 || !bytes.Equal(got[0], root.bytes) || !bytes.Equal(got[1], leaf.bytes) {
 		t.Errorf("loaded %d nodes, or they differ", len(got))
 	}
+	if l.Tokens != 64 || !slices.Equal(l.NodeBegin, []uint32{0, 32}) || !slices.Equal(l.NodeEnd, []uint32{32, 64}) {
+		t.Errorf("loaded %d tokens in nodes from %d to %d", l.Tokens, l.NodeBegin, l.NodeEnd)
+	}
+	c.refused(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptSpliced, Hash: leaf.hash}, wire.Miss, "flag_only")
 	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{64}, Prefixes: [][32]byte{leaf.hash}}, &m)
 	if m.PrefixTokens != 64 || m.PrefixTier != wire.TierDRAM {
 		t.Errorf("prefix after it was loaded: %s", told(&m))
@@ -185,65 +188,6 @@ func (c *rawClient) nodes(l *wire.LoadReply) [][]byte {
 	return list
 }
 
-// A disk holds what memory has no room for: everything stays a hit.
-func TestTheDiskHoldsWhatMemoryCannot(t *testing.T) {
-	config := withDisk(t)
-	config.Arena = settings.MiB
-	r, c, p := startClient(t, config, nil)
-	var docs []*document
-	held := int64(0)
-	for i := 0; held < int64(4*config.Arena); i++ {
-		d := newDocument(p, nil, uint64(i+1), 512, profile.RoleFirst)
-		var id uint64
-		eventually(t, "the disk has made room", func() bool {
-			var code wire.Code
-			id, code = c.reserve(d, 0)
-			return code == wire.OK
-		})
-		c.commit(id, d.layout, d.bytes)
-		docs, held = append(docs, d), held+d.layout.Bytes
-	}
-	tiers := map[uint8]int{}
-	for _, d := range docs {
-		m := c.match(d.key)
-		if m.Status[0] != wire.StatusHit {
-			t.Errorf("%x: %s", d.key[:4], told(m))
-		}
-		tiers[m.Tier[0]]++
-		c.release(c.lease(d))
-	}
-	if tiers[wire.TierDisk] < len(docs)/2 {
-		t.Errorf("tiers %v of %d", tiers, len(docs))
-	}
-	if m := c.match(docs[len(docs)-1].key); m.Tier[0] != wire.TierDRAM {
-		t.Errorf("what was acquired last: %s", told(m))
-	}
-	c.close()
-	r.atRest()
-}
-
-func TestAConnectorKnowsWhatIsSafe(t *testing.T) {
-	config := withDisk(t)
-	config.AckLevel = "logged"
-	r := startDaemon(t, config, nil)
-	p := testProfile(1)
-	client, m := openClient(t, r.Socket(), p, connector.Binding{})
-	ctx := context.Background()
-	for i, level := range []wire.Level{wire.LevelDefault, wire.LevelMemory, wire.LevelLogged, wire.LevelSynced} {
-		d := newDocument(p, nil, uint64(i+1), 64, profile.RoleFirst)
-		want := level
-		if level == wire.LevelDefault {
-			want = wire.LevelLogged
-		}
-		stored, err := m.Put(ctx, &connector.PutQuery{Spec: d.spec, Tokens: d.tokens, Source: connector.Source{Parts: partsOf(d)}, Level: level})
-		if err != nil || stored != (connector.Stored{Published: true, Level: want}) {
-			t.Errorf("%v: %+v, %v", level, stored, err)
-		}
-	}
-	client.Close()
-	r.stop()
-}
-
 // Without a disk every level is memory, and no level is refused but those that
 // are none.
 func TestLevelsWithoutADisk(t *testing.T) {
@@ -273,25 +217,11 @@ func TestADaemonWhoseDiskIsInTroubleServesFromMemory(t *testing.T) {
 		spoil func(t *testing.T, c *settings.Config)
 		state string
 	}{
-		"taken by another daemon": {func(t *testing.T, c *settings.Config) {
-			other := withDisk(t)
-			other.Disk = c.Disk
-			startDaemon(t, other, nil)
-		}, "locked"},
 		"not a directory": {func(t *testing.T, c *settings.Config) {
 			must(t, os.WriteFile(c.Disk, []byte("a file"), 0o600))
 		}, "foreign"},
 		"no parent":                  {func(_ *testing.T, c *settings.Config) { c.Disk = filepath.Join(c.Disk, "a", "b") }, "missing"},
 		"a directory of other files": {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel" }, "foreign"},
-		"a read-only parent":         {func(_ *testing.T, c *settings.Config) { c.Disk = "/sys/kernel/spliced" }, "refused"},
-		"a file system without room": {func(_ *testing.T, c *settings.Config) { c.Disk = "/proc/self/spliced" }, "missing"},
-		"another version": {func(t *testing.T, c *settings.Config) {
-			startDaemon(t, *c, nil).stop()
-			format := filepath.Join(c.Disk, "FORMAT")
-			text, err := os.ReadFile(format)
-			must(t, err)
-			must(t, os.WriteFile(format, bytes.Replace(text, []byte("version 2"), []byte("version 999"), 1), 0o600))
-		}, "version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := withDisk(t)
@@ -334,7 +264,7 @@ func TestADaemonTakesADirectoryOverFromOneThatEnds(t *testing.T) {
 	c.publishAt(d, wire.LevelSynced)
 	c.close()
 	second := startDaemon(t, next, nil)
-	if check := second.check(t, "disk"); check.State != api.CheckDegraded {
+	if check := second.check(t, "disk"); check.State != api.CheckDegraded || !strings.HasPrefix(check.Detail, "locked since ") {
 		t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 	}
 	first.stop()
@@ -365,14 +295,14 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	config := withDisk(t)
 	config.Arena = settings.MiB
 	r, c, p := startClient(t, config, nil)
-	docs := map[api.Digest]*document{}
+	docs, inOrder := map[api.Digest]*document{}, []*document(nil)
 	for i := range 40 {
 		d := newDocument(p, nil, uint64(i+1), 512, profile.RoleFirst)
 		eventually(t, "the disk has made room", func() bool {
 			id, code := c.reserve(d, 0)
 			return code == wire.OK && c.commit(id, d.layout, d.bytes)
 		})
-		docs[api.Digest(d.key)] = d
+		docs[api.Digest(d.key)], inOrder = d, append(inOrder, d)
 	}
 	root, leaf := c.saveChain(p)
 	ctx, admin := context.Background(), r.adminClient(t)
@@ -415,6 +345,22 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	if err != nil || len(pools) != 4 || pools[2].Tier != "disk" || pools[2].Objects != 40 || pools[2].UsedBytes == 0 || pools[2].PageBytes != int64(config.DiskGranule) ||
 		pools[3].Objects != 2 || pools[2].CapacityBytes < int64(config.DiskSize)*9/10 || len(pools[2].Tenants) != 2 {
 		t.Errorf("pools %+v, %v", pools, err)
+	}
+	// A disk holds what memory has no room for: everything stays a hit.
+	tiers := map[uint8]int{}
+	for _, d := range inOrder {
+		m := c.match(d.key)
+		if m.Status[0] != wire.StatusHit {
+			t.Errorf("%x: %s", d.key[:4], told(m))
+		}
+		tiers[m.Tier[0]]++
+		c.release(c.lease(d))
+	}
+	if tiers[wire.TierDisk] < len(inOrder)/2 {
+		t.Errorf("tiers %v of %d", tiers, len(inOrder))
+	}
+	if m := c.match(inOrder[len(inOrder)-1].key); m.Tier[0] != wire.TierDRAM {
+		t.Errorf("what was acquired last: %s", told(m))
 	}
 	c.close()
 	r.stop()
@@ -463,20 +409,6 @@ func TestPeopleSeeBothTiersAsOne(t *testing.T) {
 	r.stop()
 }
 
-func TestReadsOfTheDiskAreTimed(t *testing.T) {
-	config := withDisk(t)
-	r, c, p := startClient(t, config, nil)
-	d := newDocument(p, c.hello.Tenants[0].Salt, 1, 64, profile.RoleFirst)
-	c.publishAt(d, wire.LevelSynced)
-	c.close()
-	r.stop()
-	r = startDaemon(t, config, nil)
-	c = attach(t, r.Socket())
-	c.register(p)
-	c.lease(d)
-	r.wantMetrics(t, `spliced_disk_operation_duration_seconds_count{operation="read"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 1`)
-}
-
 func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	r, c, p := startClient(t, withDisk(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
@@ -494,6 +426,11 @@ func TestDiskMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	for _, name := range []string{"disk_written", "disk_pool_public_used_bytes", "acknowledged_synced", "requests_waiting"} {
 		if !slices.Contains(stats.Names, name) {
 			t.Errorf("stats have no %q", name)
+		}
+	}
+	for name, want := range map[string]float64{"connections": 1, "requests_hello_ok": 1, "pool_public_capacity_bytes": float64(8 * settings.MiB)} {
+		if i := slices.Index(stats.Names, name); i < 0 || stats.Values[i] != want {
+			t.Errorf("%s at %d of %v", name, i, stats.Values)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -204,6 +203,22 @@ func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
 	}
 	c.Close()
 	r.deviceAtRest()
+
+	events := func(kind string) []api.Event {
+		list, _ := r.journal.Events(api.EventQuery{Kinds: []string{kind}, Limit: 10})
+		return list
+	}
+	if list := events(api.EventGPU); len(list) != 1 || list[0].Why != "serving" || !strings.HasPrefix(list[0].Text, "GPU-") {
+		t.Errorf("gpu: %+v", list)
+	}
+	if list := events(api.EventPromoted); len(list) != 1 || *list[0].Key != api.Digest(d.key) || list[0].Text != "a copy into HBM" || list[0].Client != "test" {
+		t.Errorf("promoted: %+v", list)
+	}
+	r.gpus[0].Fail(errors.New("off the bus"))
+	eventually(t, "the loss is told", func() bool {
+		list := events(api.EventGPU)
+		return len(list) == 2 && list[1].Why == "lost" && strings.HasSuffix(list[1].Text, "off the bus")
+	})
 }
 
 func TestAClientAttachesTheDeviceAgainAfterARestart(t *testing.T) {
@@ -405,44 +420,6 @@ func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
 				n := lib.Stats()
 				return n.Hanging == 0 && n.Live() == (fakecuda.Stats{}).Live()
 			})
-		})
-	}
-}
-
-func TestWhatIsWrongWithTheDriverIsTold(t *testing.T) {
-	lib := fakecuda.Open(t)
-	empty := filepath.Join(t.TempDir(), "libcuda.so.1")
-	compiler, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler")
-	}
-	if out, err := exec.Command(compiler, "-shared", "-fPIC", "-x", "c", "/dev/null", "-o", empty).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, row := range []struct {
-		name string
-		set  func(*settings.Config)
-		want string
-	}{
-		{"library without symbols", func(c *settings.Config) { c.HBMLibrary = empty }, "cu"},
-		{"another device", func(c *settings.Config) { c.HBMDevices = []string{"GPU-01020304-0506-0708-090a-0b0c0d0e0f10"} }, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"},
-		{"more than the device has", func(c *settings.Config) { c.HBMPublic = 2 * settings.TiB }, "memory"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			leakCheck(t)
-			config := deviceConfig(t)
-			config.AdminSocket = ""
-			config.HBMLibrary = lib.Path
-			row.set(&config)
-			r := startParts(t, config, Parts{})
-			check := r.check(t, "hbm")
-			if check.State != api.CheckDegraded || !strings.Contains(check.Detail, row.want) {
-				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
-			}
-			t.Log(check.Detail)
-			c := attach(t, r.Socket())
-			c.close()
-			r.atRest()
 		})
 	}
 }

@@ -8,43 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
-	"github.com/spliced-kv/spliced/gpuipc/gpuipctest"
-	"github.com/spliced-kv/spliced/policy/profile"
 )
-
-// A GPU that hangs keeps the clients that use it, and nobody else.
-func TestAHangingGPUHoldsUpNoRequestOfTheHost(t *testing.T) {
-	config := deviceConfig(t)
-	config.Workers = 1
-	r, double := startDouble(t, config)
-	p := testProfile(1)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	c, plain := attachDouble(t, r.Socket()), attach(t, r.Socket())
-	c.register(p)
-	plain.register(p)
-	plain.publish(d)
-	lease := c.deviceLease(d)
-	stall := double.Stall(t, gpuipctest.OpComposeAll, 1)
-	m := &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease, d, 6)}
-	first := c.send(wire.OpCompose, m)
-	stall.Await()
-	h := c.header(wire.OpCompose)
-	h.Deadline = 20_000
-	c.sendHeader(&h, m)
-	if code, _, _ := c.await(h.Request); code != wire.Late {
-		t.Errorf("behind one that hangs: %v", code)
-	}
-	plain.compose(plain.lease(d), d) // and not after the GPU
-	stall.Release()
-	var out wire.ComposeReply
-	if code, body, _ := c.await(first); code != wire.OK || out.Decode(body) != nil {
-		t.Errorf("%v", code)
-	}
-	c.release(out.Lease, lease)
-	plain.close()
-	c.close()
-	r.deviceAtRest()
-}
 
 // Leases are gone once they are released: the number that says so is written, and
 // the request answered, though it was canceled meanwhile.

@@ -350,6 +350,9 @@ func TestPlansOfDeviceLeasesRunOnTheDevice(t *testing.T) {
 	assembled := func(lease uint64, region []byte) []byte {
 		var out wire.RotateReply
 		c.call(wire.OpAssemble, &wire.AssembleRequest{RotateRequest: wire.RotateRequest{Profile: c.profile, Layer: wire.AllLayers, Dest: wire.DestSlot, Plan: onePlan(lease, first, 6)}}, &out)
+		if want := uint64(p.CheckpointLayout(64).Bytes); out.Bytes != want {
+			t.Errorf("assembled %d bytes, want %d", out.Bytes, want)
+		}
 		return bytes.Clone(region[out.Off:][:out.Bytes])
 	}
 	if !bytes.Equal(assembled(a, c.private.Bytes()), assembled(c.lease(first), c.slots.Bytes())) {

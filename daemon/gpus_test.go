@@ -354,7 +354,8 @@ func TestARankOnTheGPUOfAnother(t *testing.T) {
 	r.deviceAtRest()
 }
 
-// A kernel that hangs on one device holds up neither those who read another nor the host.
+// A kernel that hangs on one device holds up the clients that use that device, and neither
+// those who read another nor the host.
 func TestAHangingGPUHoldsUpNoOtherGPU(t *testing.T) {
 	config := deviceConfig(t)
 	config.Workers = 1
@@ -362,15 +363,24 @@ func TestAHangingGPUHoldsUpNoOtherGPU(t *testing.T) {
 	p := testProfile(1)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	ids := [2]gpuipc.UUID{doubles[0].UUID(), doubles[1].UUID()}
-	slow, quick := attachDoubleOf(t, r.Socket(), ids[0][:]), attachDoubleOf(t, r.Socket(), ids[1][:])
+	slow, quick, plain := attachDoubleOf(t, r.Socket(), ids[0][:]), attachDoubleOf(t, r.Socket(), ids[1][:]), attach(t, r.Socket())
 	slow.register(p)
 	quick.register(p)
+	plain.register(p)
 	quick.publish(d)
 	lease := slow.deviceLease(d)
 	stall := doubles[0].Stall(t, gpuipctest.OpComposeAll, 1)
-	request := slow.send(wire.OpCompose, &wire.ComposeRequest{Profile: slow.profile, Layer: 0, Plan: onePlan(lease, d, 6)})
+	m := &wire.ComposeRequest{Profile: slow.profile, Layer: 0, Plan: onePlan(lease, d, 6)}
+	request := slow.send(wire.OpCompose, m)
 	stall.Await()
+	h := slow.header(wire.OpCompose)
+	h.Deadline = 20_000
+	slow.sendHeader(&h, m)
+	if code, _, _ := slow.await(h.Request); code != wire.Late {
+		t.Errorf("behind one that hangs: %v", code)
+	}
 	quick.compose(quick.deviceLease(d), d)
+	plain.compose(plain.lease(d), d) // and not after the GPU
 	late := attachDoubleOf(t, r.Socket(), ids[1][:])
 	late.close()
 	stall.Release()
@@ -381,6 +391,7 @@ func TestAHangingGPUHoldsUpNoOtherGPU(t *testing.T) {
 	slow.release(out.Lease, lease)
 	slow.close()
 	quick.close()
+	plain.close()
 	r.deviceAtRest()
 }
 

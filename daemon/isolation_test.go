@@ -136,32 +136,6 @@ func TestTenantsDoNotShareHits(t *testing.T) {
 	r.atRest()
 }
 
-func TestAClientThatWritesWhileItCommitsGetsCorrupt(t *testing.T) {
-	r, c, p := startClient(t, testConfig(t), nil)
-	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	id, _ := c.reserve(d, 0)
-	m := c.commitRequest(id, d.layout, d.bytes)
-	// What a write between the digest and the copy comes to.
-	c.staging.Bytes()[d.layout.Parts[1].Off] ^= 1
-	var reply wire.CommitReply
-	c.call(wire.OpCommit, m, &reply)
-	codes := []wire.Code{}
-	for _, code := range reply.Codes {
-		codes = append(codes, wire.Code(code))
-	}
-	if codes[0] != wire.OK || codes[1] != wire.Corrupt {
-		t.Errorf("rows: %v", codes)
-	}
-	if got := c.acquire(0, d.key); wire.Code(got.Codes[0]) != wire.Miss {
-		t.Errorf("acquire: %v", wire.Code(got.Codes[0]))
-	}
-	c.close()
-	r.atRest()
-	if n := r.store.Counters().Published; n != 0 {
-		t.Errorf("%d published", n)
-	}
-}
-
 func TestRequestsOutsideOfStagingAreInvalid(t *testing.T) {
 	r, c, p := startClient(t, testConfig(t), nil)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)

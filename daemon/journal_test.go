@@ -13,7 +13,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
-	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/journal"
 	"github.com/spliced-kv/spliced/daemon/settings"
@@ -171,78 +170,7 @@ func TestFollowersAreToldOfARestart(t *testing.T) {
 	if e := w.next(api.EventPromoted); *e.Key != api.Digest(d.key) || e.Text != "from the disk into memory" || e.Client != "raw" {
 		t.Errorf("promoted: %+v", e)
 	}
-}
-
-// A stream sees the end of the clients and then ends, without the wait for other answers.
-func TestTheEndOfADaemonEndsStreamsAtOnce(t *testing.T) {
-	r := withAdmin(t, nil)
-	attach(t, r.Socket())
-	res, err := http.Get("http://" + r.AdminAddr().String() + "/api/v1/events")
-	must(t, err)
-	defer res.Body.Close()
-	began := time.Now()
-	r.stop()
-	if took := time.Since(began); took > 4*time.Second {
-		t.Errorf("stopping took %v", took)
-	}
-	body, err := io.ReadAll(res.Body)
-	if err != nil || !strings.Contains(string(body), "event: detached\n") {
-		t.Errorf("read %q, %v", body, err)
-	}
-	http.DefaultClient.CloseIdleConnections()
-}
-
-func TestNodesAndWhatTheyGiveAreEvents(t *testing.T) {
-	configs := clusterConfigs(t, "a", "b")
-	configs[0].ClusterCopies, configs[1].AdminSocket = false, ""
-	a, b := startDaemon(t, configs[0], nil), startDaemon(t, configs[1], nil)
-	w := watch(t, b.adminClient(t), api.EventQuery{})
-	if e := w.next(api.EventPeer); e.Why != "joined" || !strings.HasPrefix(e.Text, "node a at 127.0.0.1:") {
-		t.Errorf("joined: %+v", e)
-	}
-	p := testProfile(1)
-	_, onA := openClient(t, a.Socket(), p, connector.Binding{})
-	_, onB := openClient(t, b.Socket(), p, connector.Binding{})
-	doc := newDocument(p, nil, 7, 300, profile.RoleMid)
-	put(t, onA, doc)
-	eventually(t, "b knows what a holds", func() bool { return found(t, onB, doc).Tier == wire.TierPeer })
-	eventually(t, "b has it", func() bool {
-		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
-		if err != nil || rows[0].Lease == nil {
-			return false
-		}
-		rows[0].Lease.Release()
-		return true
-	})
-	if e := w.next(api.EventFetched); *e.Key != api.Digest(doc.key) || e.Text != "from another node into memory" || e.Bytes == 0 {
-		t.Errorf("fetched: %+v", e)
-	}
-	a.stop()
-	if e := w.next(api.EventPeer); e.Why != "left" {
-		t.Errorf("left: %+v", e)
-	}
-}
-
-func TestGPUsAndTheirCopiesAreEvents(t *testing.T) {
-	c := deviceConfig(t)
-	c.AdminSocket = ""
-	r, lib := startFake(t, c)
-	p := testProfile(1)
-	_, m := openDeviceClient(t, r.Socket(), openDevice(t, lib.Path), p)
-	doc := newDocument(p, nil, 1, 64, profile.RoleFirst)
-	put(t, m, doc)
-	onDevice(t, m, doc).Release()
-	w := watch(t, r.adminClient(t), api.EventQuery{Kinds: []string{api.EventGPU, api.EventPromoted}})
-	if e := w.next(api.EventGPU); e.Why != "serving" || !strings.HasPrefix(e.Text, "GPU-") {
-		t.Errorf("gpu: %+v", e)
-	}
-	if e := w.next(api.EventPromoted); *e.Key != api.Digest(doc.key) || e.Text != "a copy into HBM" || e.Client != "test" {
-		t.Errorf("promoted: %+v", e)
-	}
-	r.gpus[0].Fail(fmt.Errorf("off the bus"))
-	if e := w.next(api.EventGPU); e.Why != "lost" || !strings.HasSuffix(e.Text, "off the bus") {
-		t.Errorf("gpu: %+v", e)
-	}
+	r.wantMetrics(t, `spliced_disk_operation_duration_seconds_count{operation="read"} 1`, `spliced_fetch_duration_seconds_count{tier="disk"} 1`)
 }
 
 // BenchmarkJournal is what the journal costs those who decide: the same with it and without.

@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector"
@@ -70,6 +69,15 @@ func TestPackedSegmentsOutliveTheDaemon(t *testing.T) {
 			if f := found(t, m, d); f.Tier != wire.TierDRAM || f.Error != off {
 				t.Errorf("in memory %+v, off by %v", f, off)
 			}
+			// What is stored as it was written is off by nothing, nor is what is missed.
+			lead, missing := newDocument(p, nil, 1, 200, profile.RoleFirst), newDocument(p, nil, 2, 200, profile.RoleMid)
+			put(t, m, lead)
+			if f := found(t, m, lead); !f.Hit() || f.Error != 0 {
+				t.Errorf("a leading segment: %+v, want one that is off by nothing", f)
+			}
+			if f := found(t, m, missing); f.Hit() || f.Error != 0 {
+				t.Errorf("a miss: %+v", f)
+			}
 			client.Close()
 			first.stop()
 
@@ -106,38 +114,6 @@ func TestPackedSegmentsAreFetched(t *testing.T) {
 	equalParts(t, got, want)
 	if b.view.Cluster().Fetched == 0 {
 		t.Error("nothing was fetched")
-	}
-}
-
-// What is stored as it was written is off by nothing, nor is what is missed.
-func TestErrorsOfWhatWasFound(t *testing.T) {
-	r := startDaemon(t, testConfig(t), nil)
-	p := lenient(0.02)
-	_, m := openClient(t, r.Socket(), p, connector.Binding{})
-	lead, missing := newDocument(p, nil, 1, 200, profile.RoleFirst), newDocument(p, nil, 2, 200, profile.RoleMid)
-	put(t, m, lead)
-	if f := found(t, m, lead); !f.Hit() || f.Error != 0 {
-		t.Errorf("a leading segment: %+v, want one that is off by nothing", f)
-	}
-	if f := found(t, m, missing); f.Hit() || f.Error != 0 {
-		t.Errorf("a miss: %+v", f)
-	}
-}
-
-// Engines share segments where their tolerances are the same, and only there.
-func TestToleranceIsPartOfTheName(t *testing.T) {
-	r := startDaemon(t, testConfig(t), nil)
-	c, m := openClient(t, r.Socket(), lenient(0.02), connector.Binding{})
-	d := newDocument(lenient(0.02), nil, 1, 200, profile.RoleMid)
-	put(t, m, d)
-	for _, other := range []float64{0, 0.01} {
-		x, err := c.Register(lenient(other), connector.Binding{})
-		must(t, err)
-		must(t, x.WaitReady(t.Context()))
-		rows, err := x.Acquire(t.Context(), []profile.SegmentKey{d.key}, connector.AcquireOptions{})
-		if err != nil || !errors.Is(rows[0].Err, connector.ErrMiss) {
-			t.Errorf("tolerance %v: %+v, %v", other, rows, err)
-		}
 	}
 }
 

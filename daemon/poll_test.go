@@ -95,17 +95,3 @@ func TestAJobKeepsNobodyWaiting(t *testing.T) {
 		})
 	}
 }
-
-func TestClientsComeAndGoBesideOneAnother(t *testing.T) {
-	r := startDaemon(t, testConfig(t), nil)
-	stays := attach(t, r.Socket())
-	for range 5 {
-		for _, c := range several(t, r.Socket()) {
-			c.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
-			stays.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
-			c.close()
-		}
-	}
-	eventually(t, "one client is left", func() bool { return len(r.server.Connections()) == 1 })
-	stays.call(wire.OpStats, &wire.StatsRequest{}, &wire.StatsReply{})
-}

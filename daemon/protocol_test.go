@@ -224,6 +224,22 @@ func TestOneConnectionTooManyIsToldSo(t *testing.T) {
 	if _, _, _, err := third.receive(); !errors.Is(err, seqpacket.ErrClosed) {
 		t.Errorf("then %v", err)
 	}
+	for i := range 20 { // most clients say hello before they hear anything
+		refused := r.counter("connections_refused_bound")
+		c := dialRaw(t, r.Socket())
+		h := c.header(wire.OpHello)
+		frame, err := wire.AppendFrame(nil, &h, &wire.HelloRequest{MinVersion: 1, MaxVersion: 1})
+		must(t, err)
+		if err := c.conn.Send(frame, nil); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
+			t.Fatal(err)
+		}
+		eventually(t, "it is refused", func() bool { return r.counter("connections_refused_bound") > refused })
+		got, _, _, err := c.receive()
+		if err != nil || got.Code != wire.Busy {
+			t.Fatalf("client %d: %v, answered %v", i, err, got.Code)
+		}
+		c.close()
+	}
 	second.close()
 	eventually(t, "room for another", func() bool { return len(r.server.Connections()) == 1 })
 	attach(t, r.Socket())

@@ -21,30 +21,6 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile/profiletest"
 )
 
-// All clients send hello before they hear anything.
-func TestRefusalsReachClientsThatSpokeFirst(t *testing.T) {
-	config := testConfig(t)
-	config.MaxConnections = 1
-	r := startDaemon(t, config, nil)
-	attach(t, r.Socket())
-	for i := range 20 {
-		refused := r.counter("connections_refused_bound")
-		c := dialRaw(t, r.Socket())
-		h := c.header(wire.OpHello)
-		frame, err := wire.AppendFrame(nil, &h, &wire.HelloRequest{MinVersion: 1, MaxVersion: 1})
-		must(t, err)
-		if err := c.conn.Send(frame, nil); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
-			t.Fatal(err)
-		}
-		eventually(t, "it is refused", func() bool { return r.counter("connections_refused_bound") > refused })
-		got, _, _, err := c.receive()
-		if err != nil || got.Code != wire.Busy {
-			t.Fatalf("client %d: %v, answered %v", i, err, got.Code)
-		}
-		c.close()
-	}
-}
-
 func TestASlotHasOneWriterOrReaders(t *testing.T) {
 	leakCheck(t)
 	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})

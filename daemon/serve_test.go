@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector/wire"
-	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
@@ -68,7 +67,19 @@ func TestASegmentIsFoundOnceItIsPublished(t *testing.T) {
 	if m := s.c.match(s.d.key); m.Status[0] != wire.StatusHit || m.Tier[0] != wire.TierDRAM || m.Tokens[0] != 64 {
 		t.Errorf("after: status %d in tier %d, %d tokens", m.Status[0], m.Tier[0], m.Tokens[0])
 	}
+	// Leased together, the one that is there is withheld for the one that is not.
+	var r wire.AcquireReply
+	s.c.call(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, All: 1, Keys: [][32]byte{s.d.key, {7}}}, &r)
+	if wire.Code(r.Codes[0]) != wire.Canceled || wire.Code(r.Codes[1]) != wire.Miss || r.Leases[0] != 0 || r.Leases[1] != 0 {
+		t.Errorf("both or none: codes %d with leases %d", r.Codes, r.Leases)
+	}
 	s.end(s.c.lease(s.d))
+}
+
+// Older clients can ask for block tables in acquire; no daemon has them any more.
+func TestBlockTablesAreUnsupported(t *testing.T) {
+	_, c, _ := startClient(t, testConfig(t), nil)
+	c.refused(wire.OpAcquire, &wire.AcquireRequest{Profile: c.profile, Reserved: 16}, wire.Unsupported, "block tables of 16 tokens")
 }
 
 // From a zero state, composing one segment gives its end-state.
@@ -101,79 +112,6 @@ func TestRotationByPositionZeroCopiesTheRows(t *testing.T) {
 	s.end(lease, rotated.Lease)
 }
 
-func TestAssembleAnswersACheckpoint(t *testing.T) {
-	s, lease := published(t)
-	var assembled wire.RotateReply
-	s.c.call(wire.OpAssemble, &wire.AssembleRequest{RotateRequest: wire.RotateRequest{
-		Profile: s.c.profile, Layer: wire.AllLayers, Dest: wire.DestSlot, Plan: onePlan(lease, s.d, 5)}}, &assembled)
-	if want := uint64(s.p.CheckpointLayout(64).Bytes); assembled.Bytes != want {
-		t.Errorf("assembled %d bytes, want %d", assembled.Bytes, want)
-	}
-	s.end(lease, assembled.Lease)
-}
-
-// Leases of the store and of slots are released alike, in one request.
-func TestLeasesOfAllKindsAreReleasedTogether(t *testing.T) {
-	s, lease := published(t)
-	var composed wire.ComposeReply
-	s.c.call(wire.OpCompose, &wire.ComposeRequest{Profile: s.c.profile, Layer: 0, Plan: onePlan(lease, s.d, 5)}, &composed)
-	for i, code := range s.c.release(lease, composed.Lease, 999) {
-		if want := []wire.Code{wire.OK, wire.OK, wire.Gone}[i]; wire.Code(code) != want {
-			t.Errorf("release %d: %v, want %v", i, wire.Code(code), want)
-		}
-	}
-	s.end()
-}
-
 func floatAt(b []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))
-}
-
-func TestCheckpointsAreSavedAndLoaded(t *testing.T) {
-	r, c, p := startClient(t, testConfig(t), nil)
-	d := newDocument(p, nil, 3, 48, profile.RoleFirst)
-	hashes := p.PrefixHashes(nil, 16, d.tokens, []int{16, 48})
-
-	save := func(hash, parent [32]byte, tokens uint32, rows int) {
-		t.Helper()
-		var rep wire.ReserveReply
-		c.call(wire.OpSave, &wire.SaveRequest{Profile: c.profile, Kind: wire.AcceptExact, Hashes: [][32]byte{hash}, Tokens: []uint32{tokens}, Parents: [][32]byte{parent}}, &rep)
-		if wire.Code(rep.Codes[0]) != wire.OK {
-			t.Fatalf("save: %v", wire.Code(rep.Codes[0]))
-		}
-		l := p.CheckpointLayout(rows)
-		if !c.commit(rep.Reservations[0], l, make([]byte, l.Bytes)) {
-			t.Fatal("not published")
-		}
-	}
-	save(hashes[0], [32]byte{}, 16, 16)
-	save(hashes[1], hashes[0], 48, 32)
-
-	var m wire.MatchReply
-	c.call(wire.OpMatch, &wire.MatchRequest{Profile: c.profile, Accept: wire.AcceptExact, Positions: []uint32{16, 48}, Prefixes: [][32]byte{hashes[0], hashes[1]}}, &m)
-	if m.PrefixTokens != 48 || m.PrefixIndex != 1 || m.PrefixFlags != wire.AcceptExact {
-		t.Errorf("match: %d tokens, position %d, kind %d", m.PrefixTokens, m.PrefixIndex, m.PrefixFlags)
-	}
-	var l wire.LoadReply
-	c.call(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptExact, Digests: 1, Hash: hashes[1]}, &l)
-	if l.Tokens != 48 || len(l.NodeBegin) != 2 || l.NodeEnd[0] != 16 || l.NodeBegin[1] != 16 || l.NodeEnd[1] != 48 {
-		t.Errorf("load: %d tokens in nodes from %d to %d", l.Tokens, l.NodeBegin, l.NodeEnd)
-	}
-	c.refused(wire.OpLoad, &wire.LoadRequest{Profile: c.profile, Accept: wire.AcceptSpliced, Hash: hashes[1]}, wire.Miss, "flag_only")
-	c.close()
-	r.atRest()
-}
-
-func TestStatsListsCounters(t *testing.T) {
-	r := startDaemon(t, testConfig(t), nil)
-	c := attach(t, r.Socket())
-	var s wire.StatsReply
-	c.call(wire.OpStats, &wire.StatsRequest{}, &s)
-	found := map[string]float64{}
-	for i, name := range s.Names {
-		found[name] = s.Values[i]
-	}
-	if found["connections"] != 1 || found["requests_hello_ok"] != 1 || found["pool_public_capacity_bytes"] != float64(8*settings.MiB) {
-		t.Errorf("stats: %v", found)
-	}
 }

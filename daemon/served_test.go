@@ -301,23 +301,6 @@ func TestReportsAreCheckedAgainstWhatTheirConnectionFound(t *testing.T) {
 	}
 }
 
-// The bound on what is remembered of a connection forgets the oldest, and no more.
-func TestManyLookupsOfOneConnection(t *testing.T) {
-	d := startDaemon(t, testConfig(t), nil)
-	c := attach(t, d.Socket())
-	c.register(testProfile(1))
-	m := c.lookedUp()
-	for range 5000 {
-		c.lookedUp()
-	}
-	for range 5000 {
-		c.served(m)
-	}
-	if u := d.view.Usage()[0]; u.Unverified != 0 || u.Requests != 5000 {
-		t.Errorf("%d requests, %d of them unverified", u.Requests+u.Unverified, u.Unverified)
-	}
-}
-
 // Of nobody's reports the list of the last requests is full.
 func TestReportsDoNotPushOthersOutOfTheList(t *testing.T) {
 	d := startDaemon(t, testConfig(t), nil)
@@ -335,37 +318,5 @@ func TestReportsDoNotPushOthersOutOfTheList(t *testing.T) {
 	}
 	if len(listed) != 40 || !listed[honest] || !listed[theirs] {
 		t.Errorf("%d requests, the honest one among them: %v, the other tenant's: %v", len(listed), listed[honest], listed[theirs])
-	}
-}
-
-// Where times to first tokens were reported, time saved is by them, and it says that they are the
-// process's own; else it says that it is a guess.
-func TestTimeSavedIsByMeasuredTimes(t *testing.T) {
-	d := startDaemon(t, testConfig(t), nil)
-	c := attach(t, d.Socket())
-	c.register(testProfile(1))
-	request := func() *api.Request {
-		t.Helper()
-		r, err := d.view.Request(c.served(c.lookedUp()))
-		must(t, err)
-		return r
-	}
-	if r := request(); r.SavedBy != api.SavedByGuess {
-		t.Errorf("by %s before anything was measured", r.SavedBy)
-	}
-	guessed := d.view.Usage()[0]
-	if guessed.SavedGuess != guessed.Saved {
-		t.Errorf("%v of %v saved is a guess", guessed.SavedGuess, guessed.Saved)
-	}
-	for i := range 40 {
-		tokens := 50 + 10*uint32(i)
-		c.served(wire.ServedRequest{Way: wire.WayRecompute, Tokens: tokens, FirstMicros: 10_000 * tokens})
-	}
-	r := request() // 90 of 100 tokens that are not the engine's, in 40 ms
-	if r.SavedBy != api.SavedByOwn || r.SavedMillis < 0.9*900-40 || r.SavedMillis > 1.1*900-40 {
-		t.Errorf("saved %v ms by %s, want some %v by its own", r.SavedMillis, r.SavedBy, 900-40)
-	}
-	if u := d.view.Usage()[0]; u.SavedGuess != guessed.SavedGuess {
-		t.Errorf("%v ms are a guess, were %v", u.SavedGuess, guessed.SavedGuess)
 	}
 }

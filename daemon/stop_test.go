@@ -57,24 +57,6 @@ func TestStoppingRefusesNewWorkAndLetsRunningWorkEnd(t *testing.T) {
 	r.stop()
 }
 
-func TestWorkThatDoesNotEndInTimeIsStopped(t *testing.T) {
-	leakCheck(t)
-	device := gpuipctest.HostDevice(t, gpuipc.HostOptions{Workers: 1})
-	config := testConfig(t)
-	config.DrainTimeout = 2 * time.Second
-	r, c, stall, _ := stalledCommit(t, device, config)
-	r.cancel()
-	eventually(t, "the work's context has ended", func() bool {
-		conns := r.server.Connections()
-		return len(conns) == 1 && conns[0].Ending
-	})
-	stall.Release()
-	if _, _, _, err := c.receive(); !errors.Is(err, seqpacket.ErrClosed) {
-		t.Errorf("the client reads %v", err)
-	}
-	r.stop()
-}
-
 func TestADeviceThatHangsDoesNotKeepTheDaemonFromEnding(t *testing.T) {
 	inner, err := gpuipc.NewHost(gpuipc.HostOptions{Workers: 1})
 	must(t, err)

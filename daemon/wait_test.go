@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -180,34 +181,6 @@ func (s *slow) quick(seed uint64) {
 // small makes memory hold a few documents only.
 func small(c *settings.Config) {
 	c.Arena, c.Private, c.Eviction = settings.MiB, 256*settings.KiB, "lru" // so that what was not used leaves soon
-}
-
-func TestAnAcquireWaitsForTheDiskAndHoldsNobodyUp(t *testing.T) {
-	s := startSlow(t, small)
-	d, held := s.onDisk(1), s.document(2)
-	s.c.publish(held)
-	s.disk.reads.close()
-	request := s.c.send(wire.OpAcquire, &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key, {7}}})
-	s.disk.reads.await(t)
-	s.quick(3)
-	if n := s.server.Load().Waiting; n != 1 {
-		t.Errorf("%d wait", n)
-	}
-	if n := s.server.Connections()[0].InFlight; n != 1 {
-		t.Errorf("%d in flight", n)
-	}
-	s.disk.reads.open()
-	code, body, _ := s.c.await(request)
-	var r wire.AcquireReply
-	if code != wire.OK || r.Decode(body) != nil {
-		t.Fatalf("%v: %s", code, wire.ErrorText(body))
-	}
-	if r.Codes[0] != uint16(wire.OK) || r.Codes[1] != uint16(wire.OK) || r.Codes[2] != uint16(wire.Miss) || int64(r.Bytes[1]) != d.layout.Bytes {
-		t.Errorf("rows are answered %d with %d bytes", r.Codes, r.Bytes)
-	}
-	s.c.release(r.Leases[:2]...)
-	s.c.close()
-	s.atRest()
 }
 
 // What waits for a disk while its profile is switched off is not served.
@@ -415,28 +388,33 @@ func TestACommitWaitsForItsLevelAndHoldsNobodyUp(t *testing.T) {
 func TestWaitsAreBounded(t *testing.T) {
 	const most = 4
 	s := startSlow(t, func(c *settings.Config) { small(c); c.MaxInFlight = most })
-	d := s.onDisk(1)
+	d, held := s.onDisk(1), s.document(2)
+	s.c.publish(held)
 	s.disk.reads.close()
-	m := &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{d.key}}
+	m := &wire.AcquireRequest{Profile: s.c.profile, Keys: [][32]byte{held.key, d.key, {7}}}
 	var waiting []uint64
 	for range most {
 		waiting = append(waiting, s.c.send(wire.OpAcquire, m))
 	}
 	var r wire.AcquireReply
 	s.c.call(wire.OpAcquire, m, &r)
-	if r.Codes[0] != uint16(wire.Miss) {
-		t.Errorf("one too many: %v", wire.Code(r.Codes[0]))
+	if !slices.Equal(r.Codes, []uint16{uint16(wire.OK), uint16(wire.Miss), uint16(wire.Miss)}) {
+		t.Errorf("one too many: rows are answered %d", r.Codes)
 	}
+	s.c.release(r.Leases[0])
 	if n := s.server.Load().Waiting; n != most {
 		t.Errorf("%d wait, want %d", n, most)
+	}
+	if n := s.server.Connections()[0].InFlight; n != most {
+		t.Errorf("%d in flight, want %d", n, most)
 	}
 	s.disk.reads.open()
 	for _, request := range waiting {
 		code, body, _ := s.c.await(request)
-		if code != wire.OK || r.Decode(body) != nil || r.Codes[0] != uint16(wire.OK) {
-			t.Errorf("%v: rows are answered %d", code, r.Codes)
+		if code != wire.OK || r.Decode(body) != nil || !slices.Equal(r.Codes, []uint16{uint16(wire.OK), uint16(wire.OK), uint16(wire.Miss)}) || int64(r.Bytes[1]) != d.layout.Bytes {
+			t.Fatalf("%v: rows are answered %d with %d bytes", code, r.Codes, r.Bytes)
 		}
-		s.c.release(r.Leases[0])
+		s.c.release(r.Leases[:2]...)
 	}
 	s.c.close()
 	s.atRest()

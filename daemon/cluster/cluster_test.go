@@ -105,20 +105,6 @@ func TestACutHeals(t *testing.T) {
 	t.Logf("healed in %v, with attempts every %v", time.Since(begun), a.cfg.Timing.Rejoin)
 }
 
-func TestANodeThatComesBackElsewhereIsTaken(t *testing.T) {
-	b := newBed(t)
-	a := b.start("a", []string{"127.0.0.1:1"}, nil)
-	d := b.start("d", []string{a.address()}, nil)
-	eventually(t, "both are there", func() bool { return a.knows("d") && d.knows("a") })
-	d.kill()
-	again := b.start("d", []string{a.address()}, nil) // with another port
-	eventually(t, "the new one is worked with", func() bool {
-		m, _ := a.member("d")
-		return m.Incarnation == again.Incarnation() && m.Told && again.knows("a")
-	})
-	eventually(t, "the former one was told to have left", func() bool { return a.told() == "+d -d +d" })
-}
-
 func TestANodeThatRestartsInPlaceIsAnotherOne(t *testing.T) {
 	b := newBed(t)
 	a := b.start("a", []string{"127.0.0.1:1"}, nil)

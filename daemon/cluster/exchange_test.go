@@ -145,8 +145,12 @@ func TestAMemberThatRestartsIsLearntAnew(t *testing.T) {
 	d.kill()
 	ofD = newSets()
 	ofD.add("9")
-	b.startWith("d", ofD, []string{a.address()}, nil)
+	again := b.startWith("d", ofD, []string{a.address()}, nil) // with another port
 	eventually(t, "the new set has taken the place of the old one", func() bool { return a.learnt(ofA, "d") == "9" })
+	if m, _ := a.member("d"); m.Incarnation != again.Incarnation() || a.told() != "+d -d +d" {
+		t.Errorf("a works with start %d, want %d; it was told %q", m.Incarnation, again.Incarnation(), a.told())
+	}
+	eventually(t, "the new one works with a", func() bool { return again.knows("a") })
 }
 
 func TestAMemberThatAnswersNonsenseIsAskedLessOften(t *testing.T) {

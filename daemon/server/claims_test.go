@@ -47,6 +47,26 @@ func TestClaimsForgetTheOldest(t *testing.T) {
 	}
 }
 
+// One object has as many reports as it was found, however many that are.
+func TestClaimsOfOneObjectAddUp(t *testing.T) {
+	var c claims
+	key, r := hits(0, 1)
+	r.PrefixTokens = 30
+	const n = 5000
+	for range n {
+		c.matched(&tiering.MatchQuery{Keys: key}, r, &wire.MatchKnown{})
+	}
+	m := &wire.ServedRequest{Prefix: 30, WaitMicros: 2000, Keys: key, Reused: []uint32{64}}
+	for i := range n {
+		if !c.verify(m) {
+			t.Fatalf("report %d is not verified", i)
+		}
+	}
+	if c.verify(m) {
+		t.Error("one report more than lookups is verified")
+	}
+}
+
 func TestClaimsAllocateNothing(t *testing.T) {
 	var c claims
 	var known wire.MatchKnown

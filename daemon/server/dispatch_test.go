@@ -21,6 +21,7 @@ func TestRequestsOfFewRowsAreNoJobs(t *testing.T) {
 		Prompt: wire.MatchPrompt{Present: true, Tokens: 1}, Known: wire.MatchKnownQuery{Present: true, Begin: 1},
 		Positions: make([]uint32, 64), Prefixes: make([][32]byte, 64), Keys: make([][32]byte, 192),
 	}
+	many := make([]uint32, longChoice+1)
 	for name, test := range map[string]struct {
 		op   wire.Op
 		body wire.Message
@@ -37,7 +38,14 @@ func TestRequestsOfFewRowsAreNoJobs(t *testing.T) {
 		"abort of 256 reservations":    {wire.OpAbort, &wire.AbortRequest{Reservations: make([]uint64, 256)}, false},
 		"save of 32 checkpoints":       {wire.OpSave, &wire.SaveRequest{Hashes: make([][32]byte, 32), Tokens: make([]uint32, 32), Parents: make([][32]byte, 32)}, false},
 		"save of 40 checkpoints":       {wire.OpSave, &wire.SaveRequest{Hashes: make([][32]byte, 40), Tokens: make([]uint32, 40), Parents: make([][32]byte, 40)}, true},
-		"save out of a buffer":         {wire.OpSave, &wire.SaveRequest{Buffered: wire.SaveBuffered{Present: true}}, true},
+		"advice on a usual prompt":     {wire.OpAdvise, &wire.AdviseRequest{Tokens: longAdvise, Cuts: many[1:], MaxCheckpoints: longChoice}, false},
+		"advice on a long prompt":      {wire.OpAdvise, &wire.AdviseRequest{Tokens: longAdvise + 1}, true},
+		"advice on many cuts":          {wire.OpAdvise, &wire.AdviseRequest{Tokens: 100, Cuts: many}, true},
+		"advice on many checkpoints":   {wire.OpAdvise, &wire.AdviseRequest{Tokens: 100, MaxCheckpoints: 1<<32 - 1}, true},
+		"advice on many segments": {wire.OpAdvise, &wire.AdviseRequest{
+			Tokens: 100, SegmentBegin: many, SegmentTokens: many, SegmentStatus: make([]uint8, len(many)), SegmentTier: make([]uint8, len(many)),
+		}, true},
+		"save out of a buffer": {wire.OpSave, &wire.SaveRequest{Buffered: wire.SaveBuffered{Present: true}}, true},
 	} {
 		long, err := operations[test.op].long(&task{body: test.body.Append(nil), at: &attachment{features: wire.FeatureBuffered}, scratch: &scratch{}})
 		if err != nil || long != test.long {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,9 +62,10 @@ type requester struct {
 	reader scratch
 	age    time.Duration // of a request when its reader receives it
 	last   uint64
-	open   chan struct{} // closed when blocked requests may go on
-	pipes  []int         // for each request, the end of a pipe whose other end the request owns
-	files  []*os.File    // files that the requests send
+	undone wire.CancelReply // the last one that was read
+	open   chan struct{}    // closed when blocked requests may go on
+	pipes  []int            // for each request, the end of a pipe whose other end the request owns
+	files  []*os.File       // files that the requests send
 
 	mu      sync.Mutex
 	effects map[uint64]effect
@@ -143,6 +145,8 @@ func (r *requester) read(n int) (got []wire.Code, text string) {
 		must(r, err)
 		if got = append(got, h.Code); h.Code != wire.OK {
 			text = wire.ErrorText(body)
+		} else if h.Op == wire.OpCancel {
+			must(r, r.undone.Decode(body))
 		}
 	}
 	return got, text
@@ -189,6 +193,12 @@ func (r *requester) answers(*task) (wire.Message, error) { return &wire.CodesRep
 
 func (r *requester) refuses(*task) (wire.Message, error) {
 	return nil, codes.Refuse(wire.Invalid, "no")
+}
+
+// never is the effect of a request that is canceled before it is started.
+func (r *requester) never(*task) (wire.Message, error) {
+	r.Error("a request was started after it had been canceled")
+	return &wire.CodesReply{}, nil
 }
 
 func (r *requester) blocks(k *task) (wire.Message, error) {
@@ -298,6 +308,15 @@ func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 			close(r.open)
 			r.expect(wire.OK)
 		},
+		"an id that is in flight": func(r *requester) {
+			id := r.ask(long, 0, r.blocks)
+			r.handle(&wire.Header{Op: wire.OpStats, Request: id}, &wire.StatsRequest{})
+			if got, text := r.read(1); got[0] != wire.Invalid || !strings.Contains(text, "is in flight") {
+				r.Errorf("the same id again: %v: %s", got[0], text)
+			}
+			close(r.open)
+			r.expect(wire.OK) // the first one goes on
+		},
 		"late": func(r *requester) {
 			r.ask(long, 0, r.blocks)
 			r.ask(long, time.Millisecond, r.answers) // in the queue
@@ -382,10 +401,13 @@ func TestEveryEndOfARequestReleasesWhatItHeld(t *testing.T) {
 			r.expect(wire.OK)
 		},
 		"canceled": func(r *requester) {
-			ids := []uint64{r.ask(long, 0, r.blocks), r.ask(long, 0, r.answers), r.ask(short, 0, r.waits), 7}
+			ids := []uint64{r.ask(long, 0, r.blocks), r.ask(long, 0, r.never), r.ask(short, 0, r.waits), 7}
 			r.is(3, 1, 1)
 			r.cancel(append(ids[1:], ids[0])...) // the running one last, because the queued one begins after it
 			r.expect(wire.Canceled, wire.Canceled, wire.Canceled, wire.OK)
+			if want := []uint8{wire.CancelStopped, wire.CancelStopped, wire.CancelUnknown, wire.CancelStopped}; !slices.Equal(r.undone.Outcomes, want) {
+				r.Errorf("outcomes %v, want %v", r.undone.Outcomes, want)
+			}
 		},
 		"its connection is dropped": func(r *requester) { r.ended(func() { r.c.drop(errPeerLeft) }) },
 		"the daemon stops":          func(r *requester) { r.ended(func() { r.c.leave(errStopping) }) },

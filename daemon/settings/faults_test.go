@@ -30,6 +30,8 @@ func TestErrorsNameWhatToCorrect(t *testing.T) {
 		"a list for one value":         {file: "arena: [1]\n", want: "config.yaml line 1: arena: want one value"},
 		"a mapping in a list":          {file: "allow_gids: [1, {a: b}]\n", want: "config.yaml line 1: allow_gids: want a value or a list of values"},
 		"a feature's requirement":      {file: "ack_level: synced\n", want: `config.yaml line 1: ack_level: "synced" needs a disk`},
+		"of another value":             {file: "ack_level: logged\n", want: `config.yaml line 1: ack_level: "logged" needs a disk`},
+		"a key twice":                  {file: "workers: 1\nworkers: 2\n", want: "config.yaml line 2: workers: appears twice"},
 		"an unknown key":               {file: "arena: 1GiB\nmax_conections: 3\n", want: "config.yaml line 2: max_conections: unknown setting: did you mean max_connections?"},
 		"a key written as a flag":      {file: "max-connections: 3\n", want: "config.yaml line 1: max-connections: unknown setting: did you mean max_connections?"},
 		"a key like no other":          {file: "colour: red\n", want: "config.yaml line 1: colour: unknown setting"},
@@ -41,6 +43,7 @@ func TestErrorsNameWhatToCorrect(t *testing.T) {
 		"words that are no flags":      {args: []string{"-workers=x", "---arena", "-=2", "-"}, want: "arguments: \"---arena\" is not a flag\narguments: \"-=2\" is not a flag\narguments: \"-\" is not a flag\n-workers: \"x\" is not a whole number"},
 		"a file that is not there":     {env: map[string]string{"SPLICED_CONFIG": "none.yaml"}, want: "SPLICED_CONFIG: none.yaml: file does not exist"},
 		"tenants that are no list":     {file: "tenants: default\n", want: "config.yaml line 1: tenants: want a list of tenants, each with a name"},
+		"a tenant without a name":      {file: "tenants:\n- {quota: 1GiB}\n", want: "config.yaml line 2: tenant 1: name: 0 bytes, want 1 to 256"},
 		"a tenant that is a word":      {file: "tenants:\n- default\n", want: "config.yaml line 2: tenant 1: want keys and values, such as name: search"},
 		"a key of a tenant twice":      {file: "tenants:\n- name: a\n  name: b\n", want: `config.yaml line 2: tenant 1: line 3: mapping key "name" already defined at line 2`},
 		"values of a tenant": {file: "tenants:\n- name: a\n  quota: lots\n  parallel: maybe\n- name: b\n  salt: [x]\n  quoat: 1\n", want: `config.yaml line 4: tenant "a": parallel: "maybe" is neither true nor false` + "\n" +

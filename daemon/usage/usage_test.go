@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/daemon/note"
 	"github.com/spliced-kv/spliced/policy/cost"
@@ -47,13 +48,24 @@ func TestTimeSavedIsByTheTimesOfOthers(t *testing.T) {
 		}
 	}
 	reused := &wire.ServedRequest{Way: wire.WayPrefix, Tokens: 1000, Prefix: 1000, FirstMicros: 1000}
+	if r := serve(1, reused); r.By != ByGuess {
+		t.Errorf("by %v before anything was measured", r.By)
+	}
+	sums := func() Sums { return u.Rows()[0].Total() }
+	guessed := sums().Guessed
+	if saved := sums().Saved; guessed != saved || saved == 0 {
+		t.Errorf("%v of %v ms saved is a guess", guessed, saved)
+	}
 	compute(1, 90_000)
-	if r := serve(1, reused); r.By != ByOwn || r.Saved < 80_000 {
+	if r := serve(1, reused); r.By != ByOwn || r.By.String() != api.SavedByOwn || r.Saved < 80_000 {
 		t.Errorf("alone: %v ms by %v", r.Saved, r.By)
 	}
 	compute(2, 1000)
 	if r := serve(1, reused); r.By != ByFirst || r.Saved < 900 || r.Saved > 1100 {
 		t.Errorf("beside another: %v ms by %v", r.Saved, r.By)
+	}
+	if got := sums().Guessed; got != guessed {
+		t.Errorf("%v ms are a guess, were %v", got, guessed)
 	}
 }
 
