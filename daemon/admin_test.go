@@ -37,11 +37,7 @@ func TestPeopleSeeWhatIsHeld(t *testing.T) {
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)
 	lease := c.lease(d)
-	hash := p.PrefixHashes(nil, 16, d.tokens, []int{64})[0]
-	var saved wire.ReserveReply
-	c.call(wire.OpSave, &wire.SaveRequest{Profile: c.profile, Kind: wire.AcceptExact, Hashes: [][32]byte{hash}, Tokens: []uint32{64}, Parents: make([][32]byte, 1)}, &saved)
-	l := p.CheckpointLayout(64)
-	c.commit(saved.Reservations[0], l, make([]byte, l.Bytes))
+	c.keep(p, p.PrefixHashes(nil, 16, d.tokens, []int{64})[0], 64, wire.AcceptExact)
 	pending := newDocument(p, nil, 2, 64, profile.RoleMid)
 	if _, code := c.reserve(pending, 0); code != wire.OK {
 		t.Fatal(code)

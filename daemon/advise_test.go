@@ -108,8 +108,7 @@ func TestAdviseLooksUp(t *testing.T) {
 	held := newDocument(testProfile(1), nil, 7, 300, profile.RoleMid)
 	put(t, m, held)
 	const lookup = wire.FeatureLookup | wire.FeaturePrimers | wire.FeatureSplices | wire.FeatureLosses
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Features: lookup, Tenants: []wire.TenantName{{}}}))
+	c := attachWith(t, r.Socket(), lookup)
 	c.register(testProfile(1))
 	c.stageTokens(64, 1000)
 	missing := [32]byte{1}
@@ -270,10 +269,7 @@ func TestAdviceNumbersAreThoseOfTheProtocol(t *testing.T) {
 
 // withSplices is attach for a client that reports walks.
 func withSplices(t *testing.T, r *running) *rawClient {
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureSplices, Tenants: []wire.TenantName{{}},
-	}))
+	c := attachWith(t, r.Socket(), wire.FeatureSplices)
 	c.register(testProfile(1))
 	return c
 }

@@ -201,10 +201,7 @@ func TestACancelledFlushLosesNothing(t *testing.T) {
 
 // withRows is attach for a client that has a use for what is kept as rows.
 func withRows(t *testing.T, r *running, p *profile.Profile) *rawClient {
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureRows, Tenants: []wire.TenantName{{}},
-	}))
+	c := attachWith(t, r.Socket(), wire.FeatureRows)
 	if c.hello.Features != wire.FeatureRows {
 		t.Fatalf("features %#x", c.hello.Features)
 	}
@@ -240,9 +237,7 @@ func TestRowsAreKeptOutOfABuffer(t *testing.T) {
 	older.refused(wire.OpSave, save(older, wire.AcceptRows, b), wire.Invalid, "feature")
 	older.close()
 
-	c := dialRaw(t, r.Socket())
-	const features = wire.FeatureRows | wire.FeatureBuffered
-	c.mapAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Features: features, Tenants: []wire.TenantName{{}}}))
+	c := attachWith(t, r.Socket(), wire.FeatureRows|wire.FeatureBuffered)
 	c.register(p)
 	mine := c.openBuffer(0, 0, 8)
 	c.appendRows(p, mine, 0, 0, 8)
@@ -300,10 +295,7 @@ func TestASaveOfAllRowsIsAsSafeAsTheDaemonIsTold(t *testing.T) {
 	id := profiletest.TwoLayers(1)
 	id.Layers = slices.DeleteFunc(id.Layers, func(l profile.Layer) bool { return l.Kind != profile.KindLinear })
 	p := profiletest.New(id)
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureRows | wire.FeatureBuffered, Tenants: []wire.TenantName{{}},
-	}))
+	c := attachWith(t, r.Socket(), wire.FeatureRows|wire.FeatureBuffered)
 	c.register(p)
 	mine := c.openBuffer(0, 0, 8)
 	c.appendRows(p, mine, 0, 0, 8)

@@ -1,19 +1,15 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
@@ -117,15 +113,8 @@ func TestExactCheckpointsGoOnWhileSplicingIsOff(t *testing.T) {
 // keep saves a checkpoint of made-up bytes without a parent.
 func (c *rawClient) keep(p *profile.Profile, hash [32]byte, tokens uint32, kind uint8) [32]byte {
 	c.t.Helper()
-	var r wire.ReserveReply
-	c.call(wire.OpSave, &wire.SaveRequest{Profile: c.profile, Kind: kind, Hashes: [][32]byte{hash}, Tokens: []uint32{tokens}, Parents: make([][32]byte, 1)}, &r)
-	if wire.Code(r.Codes[0]) != wire.OK {
-		c.t.Fatalf("save: %v", wire.Code(r.Codes[0]))
-	}
 	layout := p.CheckpointLayout(int(tokens))
-	if !c.commit(r.Reservations[0], layout, make([]byte, layout.Bytes)) {
-		c.t.Fatal("not published")
-	}
+	c.saveNode(kind, hash, [32]byte{}, tokens, layout, make([]byte, layout.Bytes))
 	return hash
 }
 
@@ -401,17 +390,6 @@ func TestSwitchedOffProfilesWithATolerance(t *testing.T) {
 // it is killed.
 const switchedEnv = "SPLICED_TEST_SWITCHED"
 
-func switchAndDie(socket, disk string) {
-	var t clientProcess
-	config := diskIn(t, disk)
-	config.Socket = socket
-	d, err := New(config, Parts{Log: zerolog.Nop()})
-	if err == nil {
-		err = d.Run(context.Background())
-	}
-	t.Fatal(err)
-}
-
 // adapted is a profile that differs from others by its adapter.
 func adapted(adapter string) *profile.Profile {
 	identity := profiletest.TwoLayers(1)
@@ -426,9 +404,7 @@ func TestAnsweredSwitchesOutliveAKill(t *testing.T) {
 	config := withDisk(t)
 	const rounds = 8
 	for i := range rounds {
-		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), switchedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
-		command.Stderr = os.Stderr
+		command := ourselves(switchedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
 		must(t, command.Start())
 		listens(t, config.Socket)
 		p := adapted(fmt.Sprint(i))

@@ -21,8 +21,14 @@ import (
 // openClient attaches the real client and registers p.
 func openClient(t testing.TB, socket string, p *profile.Profile, b connector.Binding, tenants ...connector.Tenant) (*connector.Client, *connector.Model) {
 	t.Helper()
-	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Tenants: tenants, Timeouts: connector.Timeouts{
-		Lookup: patience, Transfer: patience, Attach: patience}})
+	return openWith(t, connector.Options{Socket: socket, Tenants: tenants}, p, b)
+}
+
+// openWith does so with other options.
+func openWith(t testing.TB, o connector.Options, p *profile.Profile, b connector.Binding) (*connector.Client, *connector.Model) {
+	t.Helper()
+	o.Name, o.Timeouts = "test", connector.Timeouts{Lookup: patience, Transfer: patience, Attach: patience}
+	c, err := connector.Open(o)
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

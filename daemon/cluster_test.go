@@ -64,6 +64,20 @@ func found(t testing.TB, m *connector.Model, d *document) connector.SegmentFound
 	return out.Segments[0]
 }
 
+// fetched waits until a segment that lies beyond the node can be leased there.
+func fetched(t testing.TB, m *connector.Model, d *document) {
+	t.Helper()
+	eventually(t, "it is fetched", func() bool {
+		rows, err := m.Acquire(context.Background(), []profile.SegmentKey{d.key}, connector.AcquireOptions{Wait: patience})
+		must(t, err)
+		if rows[0].Lease == nil {
+			return false // a match has begun to fetch it, and what it answers may be older
+		}
+		rows[0].Lease.Release()
+		return true
+	})
+}
+
 // twoNodes starts a, which hands nothing over, and b, with a client of each.
 func twoNodes(t *testing.T, p *profile.Profile) (a, b *running, onA, onB *connector.Model) {
 	t.Helper()
@@ -85,15 +99,7 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 	put(t, onA, doc)
 	eventually(t, "b knows what a holds", func() bool { return found(t, onB, doc).Tier == wire.TierPeer })
 	eventually(t, "b has read a's set", func() bool { return b.view.Cluster().Members[1].Index.Version >= a.peers.own.Version() })
-	eventually(t, "b has it", func() bool {
-		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
-		must(t, err)
-		if rows[0].Lease == nil {
-			return false // a match has begun to fetch it, and what it answers may be older
-		}
-		rows[0].Lease.Release()
-		return true
-	})
+	fetched(t, onB, doc)
 	get(t, onB, doc).Release()
 	if f := found(t, onB, doc); f.Tier != wire.TierDRAM {
 		t.Errorf("what was fetched is in tier %d, want memory", f.Tier)
@@ -160,10 +166,7 @@ func TestANodeThatHasJustStartedFindsWhatOthersHold(t *testing.T) {
 		}
 		return found(t, onB, doc).Hit() && b.peers.fetch.Counters().Learns > 0
 	})
-	raw := dialRaw(t, b.Socket())
-	raw.mapAll(raw.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureLookup | wire.FeatureEstimates, Tenants: []wire.TenantName{{}},
-	}))
+	raw := attachWith(t, b.Socket(), wire.FeatureLookup|wire.FeatureEstimates)
 	raw.register(p)
 	raw.stageTokens(64, 400)
 	name := uint64(20)

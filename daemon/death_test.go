@@ -22,15 +22,7 @@ const roleEnv = "SPLICED_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(daemonEnv); socket != "" {
-		if disk := os.Getenv(notedEnv); disk != "" {
-			noteAndDie(socket, disk)
-			return
-		}
-		if disk := os.Getenv(switchedEnv); disk != "" {
-			switchAndDie(socket, disk)
-			return
-		}
-		serveAndDie(socket, os.Getenv(libraryEnv))
+		serveAndDie(socket)
 		return
 	}
 	if socket := os.Getenv(roleEnv); socket != "" {
@@ -42,6 +34,14 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Exit(m.Run())
+}
+
+// ourselves prepares the test binary as another process, with more variables.
+func ourselves(env ...string) *exec.Cmd {
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), env...)
+	command.Stderr = os.Stderr
+	return command
 }
 
 // holding is what the client process says once it holds everything.
@@ -87,9 +87,7 @@ func TestAKilledClientIsFreedAtOnceThoughAChildHoldsItsSocket(t *testing.T) {
 	if !socket.HasPidfd() {
 		t.Skip("this kernel has no SO_PEERPIDFD")
 	}
-	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), roleEnv+"="+config.Socket)
-	command.Stderr = os.Stderr
+	command := ourselves(roleEnv + "=" + config.Socket)
 	out, err := command.StdoutPipe()
 	must(t, err)
 	must(t, command.Start())

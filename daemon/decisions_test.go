@@ -1,16 +1,11 @@
 package daemon
 
 import (
-	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -162,24 +157,10 @@ func TestDecisionsAreListedWhileTheDiskIsAway(t *testing.T) {
 // this directory, until it is killed.
 const notedEnv = "SPLICED_TEST_NOTED"
 
-func noteAndDie(socket, disk string) {
-	var t clientProcess
-	config := evicting(t, disk)
-	config.Socket = socket
-	d, err := New(config, Parts{Log: zerolog.Nop(), Lower: fullDisk})
-	if err == nil {
-		d.every = 20 * time.Millisecond
-		err = d.Run(context.Background())
-	}
-	t.Fatal(err)
-}
-
 func TestAKilledDaemonsDecisionsAreThereUpToTheLastNote(t *testing.T) {
 	leakCheck(t)
 	config := evicting(t, filepath.Join(t.TempDir(), "disk"))
-	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), notedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
-	command.Stderr = os.Stderr
+	command := ourselves(notedEnv+"="+config.Disk, daemonEnv+"="+config.Socket)
 	must(t, command.Start())
 	listens(t, config.Socket)
 	was := evictOne(t, config.Socket, 1)

@@ -55,15 +55,11 @@ func attachedFake(t testing.TB, r *running, d *document) (*rawClient, uint64) {
 	c := deviceHello(t, r.Socket())
 	c.register(d.p)
 	c.refused(wire.OpRegisterDevice, &wire.RegisterDeviceRequest{Profile: c.profile, Way: wire.WayDescriptor}, wire.Invalid, "before attach-device")
-	c.attachUnmapped()
+	c.attachUnmapped(wire.WayDescriptor, nil)
 	if m := c.match(d.key); m.Status[0] == wire.StatusMiss {
 		c.publish(d)
 	}
-	lease := c.acquireDevice(1, d.key)
-	if wire.Code(lease.Codes[0]) != wire.OK {
-		t.Fatalf("acquire-device: %v", lease.Codes)
-	}
-	return c, lease.Leases[0]
+	return c, c.rankLease(0, d)
 }
 
 func TestRowsAreScatteredIntoEngineMemoryOnTheGPU(t *testing.T) {
@@ -202,7 +198,7 @@ func TestMemoryOfHandlesIsAlignedAndInOnePiece(t *testing.T) {
 	r, lib := startFake(t, deviceConfig(t))
 	c := deviceHello(t, r.Socket())
 	c.register(testProfile(1))
-	c.attachUnmapped()
+	c.attachUnmapped(wire.WayDescriptor, nil)
 	good, _ := c.registerRequest(t, engineRegion(t, openDevice(t, lib.Path), 4), 1)
 	opened := lib.Calls("cuIpcOpenMemHandle_v2")
 	for _, row := range []struct{ offsets, bytes []uint64 }{

@@ -157,18 +157,12 @@ func (c *rawClient) saveChain(p *profile.Profile) (root, leaf node) {
 	d := newDocument(p, nil, 99, 64, profile.RoleFirst)
 	hashes := p.PrefixHashes(nil, 16, d.tokens, []int{32, 64})
 	var nodes [2]node
+	var parent [32]byte
 	for i, n := range []int{32, 64} {
 		l := p.CheckpointLayout(32)
 		nodes[i] = node{hashes[i], fill(l, rand.New(rand.NewPCG(uint64(n), 2)))}
-		m := &wire.SaveRequest{Profile: c.profile, Kind: wire.AcceptExact, Hashes: [][32]byte{hashes[i]}, Tokens: []uint32{uint32(n)}, Parents: make([][32]byte, 1)}
-		if i > 0 {
-			m.Parents[0] = hashes[i-1]
-		}
-		var saved wire.ReserveReply
-		c.call(wire.OpSave, m, &saved)
-		if !c.commit(saved.Reservations[0], l, nodes[i].bytes) {
-			c.t.Fatal("a checkpoint was not published")
-		}
+		c.saveNode(wire.AcceptExact, hashes[i], parent, uint32(n), l, nodes[i].bytes)
+		parent = hashes[i]
 	}
 	return nodes[0], nodes[1]
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"testing"
 
-	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 )
 
@@ -19,10 +18,7 @@ func TestWithoutStreamMemoryOperationsThereIsAPairOfEvents(t *testing.T) {
 			r, _ := startFake(t, deviceConfig(t))
 			before := lib.Stats().Events
 			c := deviceHello(t, r.Socket())
-			reply, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: 3})
-			for _, f := range files {
-				f.Close()
-			}
+			reply := c.attachUnmapped(3, nil)
 			if got := len(reply.Events) != 0; got != lacking {
 				t.Errorf("%d bytes of handles", len(reply.Events))
 			}

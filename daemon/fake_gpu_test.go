@@ -71,19 +71,7 @@ func openDeviceClient(t testing.TB, socket string, device gpuipc.Accelerator, p 
 // openRank does so as one rank.
 func openRank(t testing.TB, socket string, device gpuipc.Accelerator, p *profile.Profile, rank int) (*connector.Client, *connector.Model) {
 	t.Helper()
-	c, err := connector.Open(connector.Options{Socket: socket, Name: "test", Device: device, Timeouts: connector.Timeouts{
-		Lookup: patience, Transfer: patience, Attach: patience}})
-	must(t, err)
-	t.Cleanup(func() { c.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	must(t, c.WaitAttached(ctx))
-	m, err := c.Register(p, connector.Binding{Rank: rank})
-	if err == nil {
-		err = m.WaitReady(ctx)
-	}
-	must(t, err)
-	return c, m
+	return openWith(t, connector.Options{Socket: socket, Device: device}, p, connector.Binding{Rank: rank})
 }
 
 // onDevice acquires a segment on the device.
@@ -290,9 +278,7 @@ func useDevice(socket, library string) {
 // startClientProcess starts useDevice and waits for what it says.
 func startClientProcess(t *testing.T, socket, library string) (*exec.Cmd, seen) {
 	t.Helper()
-	command := exec.Command(os.Args[0])
-	command.Env = append(append(os.Environ(), fakecuda.Setup{}.Env(library)...), roleEnv+"="+socket, libraryEnv+"="+library)
-	command.Stderr = os.Stderr
+	command := ourselves(append(fakecuda.Setup{}.Env(library), roleEnv+"="+socket, libraryEnv+"="+library)...)
 	out, err := command.StdoutPipe()
 	if err == nil {
 		err = command.Start()
@@ -364,16 +350,13 @@ func TestAKilledClientsWorkOnTheGPUEndsFirst(t *testing.T) {
 	r, lib := startFake(t, deviceConfig(t))
 	p := testProfile(1)
 	c := deviceHello(t, r.Socket())
-	c.attachUnmapped()
+	c.attachUnmapped(wire.WayDescriptor, nil)
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)
-	lease := c.acquireDevice(1, d.key)
-	if wire.Code(lease.Codes[0]) != wire.OK {
-		t.Fatalf("acquire-device: %v", lease.Codes)
-	}
+	lease := c.rankLease(0, d)
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.launch", Nth: 1})
-	c.send(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease.Leases[0], d, 6)})
+	c.send(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(lease, d, 6)})
 	eventually(t, "the kernel hangs", func() bool { return lib.Stats().Hanging > 0 })
 	c.close()
 	eventually(t, "the daemon has noticed", func() bool {

@@ -103,9 +103,9 @@ func publishedDouble(t testing.TB) (*running, *gpuipctest.Accelerator, *deviceCl
 }
 
 // attachUnmapped attaches the device and leaves its memory alone.
-func (c *rawClient) attachUnmapped() wire.AttachDeviceReply {
+func (c *rawClient) attachUnmapped(ways uint8, uuid []byte) wire.AttachDeviceReply {
 	c.t.Helper()
-	r, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor})
+	r, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: ways, UUID: uuid})
 	for _, f := range files {
 		f.Close()
 	}

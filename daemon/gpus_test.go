@@ -232,10 +232,7 @@ func rawRank(t testing.TB, r *running, p *profile.Profile, uuid string) *rawClie
 	t.Helper()
 	c := deviceHello(t, r.Socket())
 	c.register(p)
-	lent, files := c.attachFiles(&wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuidOf(t, uuid)})
-	for _, f := range files {
-		f.Close()
-	}
+	lent := c.attachUnmapped(wire.WayDescriptor, uuidOf(t, uuid))
 	if got := gpuipc.UUID(lent.UUID).String(); got != uuid {
 		t.Errorf("attached %s, asked for %s", got, uuid)
 	}

@@ -49,7 +49,7 @@ func newHBMWorld(t *testing.T) *hbmWorld {
 	for i := range w.docs {
 		w.docs[i] = newDocument(w.p, nil, uint64(i+1), 64, profile.RoleFirst)
 		c.publish(w.docs[i])
-		c.release(c.mustLease(w.docs[i]))
+		c.release(c.rankLease(0, w.docs[i]))
 	}
 	c.close()
 	r.deviceAtRest()
@@ -65,18 +65,9 @@ type hbmClient struct {
 func (w *hbmWorld) client(t testing.TB) *hbmClient {
 	t.Helper()
 	c := &hbmClient{rawClient: deviceHello(t, w.Socket())}
-	c.lent = c.attachUnmapped()
+	c.lent = c.attachUnmapped(wire.WayDescriptor, nil)
 	c.register(w.p)
 	return c
-}
-
-func (c *hbmClient) mustLease(d *document) uint64 {
-	c.t.Helper()
-	r := c.acquireDevice(1, d.key)
-	if code := wire.Code(r.Codes[0]); code != wire.OK {
-		c.t.Fatalf("acquire-device: %v", code)
-	}
-	return r.Leases[0]
 }
 
 // engineRequest registers memory of an engine that goes along as a descriptor.
@@ -98,15 +89,15 @@ var deaths = []struct {
 }{
 	{"with nothing more", func(*hbmWorld, testing.TB, *hbmClient) {}},
 	{"with leases", func(w *hbmWorld, _ testing.TB, c *hbmClient) {
-		c.mustLease(w.docs[0])
-		c.mustLease(w.docs[1])
+		c.rankLease(0, w.docs[0])
+		c.rankLease(0, w.docs[1])
 	}},
 	{"in an order that never comes", func(w *hbmWorld, _ testing.TB, c *hbmClient) {
-		c.send(wire.OpOrder, &wire.OrderRequest{After: 9, Signal: 1, Leases: []uint64{c.mustLease(w.docs[0])}})
+		c.send(wire.OpOrder, &wire.OrderRequest{After: 9, Signal: 1, Leases: []uint64{c.rankLease(0, w.docs[0])}})
 	}},
 	{"in a compose", func(w *hbmWorld, _ testing.TB, c *hbmClient) {
 		d := w.docs[0]
-		c.send(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(c.mustLease(d), d, 6)})
+		c.send(wire.OpCompose, &wire.ComposeRequest{Profile: c.profile, Layer: 0, Plan: onePlan(c.rankLease(0, d), d, 6)})
 	}},
 	{"in an acquire", func(w *hbmWorld, _ testing.TB, c *hbmClient) {
 		c.send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: c.profile, Digests: 1, Wait: 1, Keys: [][32]byte{w.docs[1].key}})
@@ -196,7 +187,7 @@ func TestDeathsOfClientsLeaveNothing(t *testing.T) {
 		}
 	}
 	c := w.client(t)
-	c.release(c.mustLease(w.docs[0]), c.mustLease(w.docs[1]))
+	c.release(c.rankLease(0, w.docs[0]), c.rankLease(0, w.docs[1]))
 	c.close()
 }
 
@@ -238,10 +229,7 @@ func TestKilledProcessesLeaveNothing(t *testing.T) {
 // process prepares useDevice as another process.
 func (w *hbmWorld) process(t *testing.T, s fakecuda.Setup) *exec.Cmd {
 	t.Helper()
-	command := exec.Command(os.Args[0])
-	command.Env = append(append(os.Environ(), s.Env(w.lib.Path)...), roleEnv+"="+w.Socket(), libraryEnv+"="+w.lib.Path)
-	command.Stderr = os.Stderr
-	return command
+	return ourselves(append(s.Env(w.lib.Path), roleEnv+"="+w.Socket(), libraryEnv+"="+w.lib.Path)...)
 }
 
 // clientCalls are driver calls that an engine makes with the device of a daemon.

@@ -241,7 +241,7 @@ func hangingCopy(t *testing.T, r *running, lib *fakecuda.Library) (c *rawClient,
 	c, d = deviceHello(t, r.Socket()), newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.register(p)
 	c.publish(d)
-	c.attachUnmapped()
+	c.attachUnmapped(wire.WayDescriptor, nil)
 	copies := lib.Calls("run.copy")
 	lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: "run.copy", Nth: 1})
 	request = c.send(wire.OpAcquireDevice, &wire.AcquireDeviceRequest{Profile: c.profile, Digests: 1, Wait: 1, Keys: [][32]byte{d.key}})

@@ -7,27 +7,43 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/spliced-kv/spliced/connector"
+	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/fakecuda"
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// daemonEnv makes the test binary a daemon on this socket, with the driver of
-// libraryEnv.
+// daemonEnv makes the test binary a daemon on this socket, with the directory of notedEnv or
+// switchedEnv, or else with the driver of libraryEnv.
 const daemonEnv = "SPLICED_TEST_DAEMON"
 
 // serveAndDie is a daemon in a process of its own, until it is killed or its
 // driver ends it.
-func serveAndDie(socket, library string) {
+func serveAndDie(socket string) {
 	var t clientProcess
-	config := deviceConfig(t)
-	config.Socket, config.HBMLibrary = socket, library
-	d, err := New(config, Parts{Log: zerolog.Nop(), Build: Build{Version: "test"}})
+	var config settings.Config
+	parts := Parts{Log: zerolog.Nop(), Build: Build{Version: "test"}}
+	noted, switched := os.Getenv(notedEnv), os.Getenv(switchedEnv)
+	switch {
+	case noted != "":
+		config, parts.Lower = evicting(t, noted), fullDisk
+	case switched != "":
+		config = diskIn(t, switched)
+	default:
+		config = deviceConfig(t)
+		config.HBMLibrary = os.Getenv(libraryEnv)
+	}
+	config.Socket = socket
+	d, err := New(config, parts)
 	if err == nil {
+		if noted != "" {
+			d.every = 20 * time.Millisecond
+		}
 		err = d.Run(context.Background())
 	}
 	t.Fatal(err)
@@ -42,9 +58,8 @@ type lifeOfDaemon struct {
 
 func startDaemonProcess(t *testing.T, socket, library string, faults ...fakecuda.Fault) *lifeOfDaemon {
 	t.Helper()
-	l := &lifeOfDaemon{t: t, command: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	l.command.Env = append(append(os.Environ(), fakecuda.Setup{Faults: faults}.Env(library)...), daemonEnv+"="+socket, libraryEnv+"="+library)
-	l.command.Stderr = os.Stderr
+	command := ourselves(append(fakecuda.Setup{Faults: faults}.Env(library), daemonEnv+"="+socket, libraryEnv+"="+library)...)
+	l := &lifeOfDaemon{t: t, command: command, ended: make(chan struct{})}
 	must(t, l.command.Start())
 	go func() {
 		defer close(l.ended)

@@ -26,7 +26,7 @@ func TestClientsNeverSeeEachOthersSlotsOrStaging(t *testing.T) {
 	lease := a.lease(d)
 	var composed wire.ComposeReply
 	a.call(wire.OpCompose, &wire.ComposeRequest{Profile: a.profile, Layer: 0, Plan: onePlan(lease, d, 1)}, &composed)
-	if !contains(a.slots.Bytes(), a.slots.Bytes()[composed.Off:][:64]) || bytes.Equal(a.slots.Bytes()[composed.Off:][:64], make([]byte, 64)) {
+	if bytes.Equal(a.slots.Bytes()[composed.Off:][:64], make([]byte, 64)) {
 		t.Fatal("nothing was composed")
 	}
 	for name, region := range map[string]*gpuipc.Mapping{"slots": b.slots, "staging": b.staging} {
@@ -63,8 +63,6 @@ func TestClientsNeverSeeEachOthersSlotsOrStaging(t *testing.T) {
 	b.close()
 	r.atRest()
 }
-
-func contains(b, part []byte) bool { return bytes.Contains(b, part) }
 
 // A client may look for a way around its read-only mapping: the descriptor
 // itself, and a new one of the same file by way of /proc. Slots have results of this

@@ -80,7 +80,7 @@ func TestSegmentsAreFoundByTheTokensOfAPrompt(t *testing.T) {
 func TestSegmentsAreFoundBehindThePrefix(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
 	p := testProfile(1)
-	c := dialKnown(t, r)
+	c := attachWith(t, r.Socket(), wire.FeaturePrompt|wire.FeatureKnown)
 	c.register(p)
 	d := newDocument(p, nil, 5, 64, profile.RoleMid)
 	c.publish(d)
@@ -105,16 +105,6 @@ func TestSegmentsAreFoundBehindThePrefix(t *testing.T) {
 	}
 }
 
-// dialKnown attaches a raw client that may ask.
-func dialKnown(t *testing.T, r *running) *rawClient {
-	t.Helper()
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeaturePrompt | wire.FeatureKnown, Tenants: []wire.TenantName{{}},
-	}))
-	return c
-}
-
 // knownRequest asks about a prompt that it puts into staging.
 func (c *rawClient) knownRequest(prompt []uint32) *wire.MatchRequest {
 	c.stageIDs(64, prompt)
@@ -126,7 +116,7 @@ func (c *rawClient) knownRequest(prompt []uint32) *wire.MatchRequest {
 
 func TestKnownRefusesWhatMakesNoSense(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
-	c := dialKnown(t, r)
+	c := attachWith(t, r.Socket(), wire.FeaturePrompt|wire.FeatureKnown)
 	c.register(testProfile(1))
 	ids := make([]uint32, 100)
 	for _, row := range []struct {

@@ -11,10 +11,7 @@ import (
 
 // withLosses is attach for a client that reports losses and accepts some.
 func withLosses(t *testing.T, r *running) *rawClient {
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureLosses, Tenants: []wire.TenantName{{}},
-	}))
+	c := attachWith(t, r.Socket(), wire.FeatureLosses)
 	c.register(testProfile(1))
 	return c
 }

@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/connector"
@@ -62,14 +60,7 @@ func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
 	if n := b.counter("object_hit_segments"); n != 1 {
 		t.Errorf("%v hits in the object store", n)
 	}
-	eventually(t, "b has it", func() bool {
-		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{doc.key}, connector.AcquireOptions{Wait: patience})
-		if err != nil || rows[0].Lease == nil {
-			return false // a match has begun to fetch it
-		}
-		rows[0].Lease.Release()
-		return true
-	})
+	fetched(t, onB, doc)
 	get(t, onB, doc).Release()
 	came, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventFetched}, Limit: 2})
 	if len(came) != 1 || *came[0].Key != api.Digest(doc.key) || came[0].Text != "from the object store into memory" {
@@ -116,14 +107,7 @@ func TestPeersComeBeforeTheBucket(t *testing.T) {
 	put(t, onA, shared)
 	put(t, onA, own)
 	eventually(t, "b knows what a holds", func() bool { return found(t, onB, shared).Hit() })
-	eventually(t, "b has it", func() bool {
-		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{shared.key}, connector.AcquireOptions{Wait: patience})
-		if err != nil || rows[0].Lease == nil {
-			return false
-		}
-		rows[0].Lease.Release()
-		return true
-	})
+	fetched(t, onB, shared)
 	eventually(t, "a knows what b holds", func() bool {
 		_, believed := a.peers.fetch.Hint(&tier.Want{Name: tier.Name{Key: shared.key}, Fingerprint: p.Fingerprint(), Tenant: 1})
 		return believed
@@ -133,17 +117,6 @@ func TestPeersComeBeforeTheBucket(t *testing.T) {
 	}
 	a.stop()
 	must(t, b.object.List(context.Background()))
-	eventually(t, "b reads what only the bucket has", func() bool {
-		rows, err := onB.Acquire(context.Background(), []profile.SegmentKey{own.key}, connector.AcquireOptions{Wait: time.Second})
-		must(t, err)
-		if rows[0].Lease == nil {
-			if !errors.Is(rows[0].Err, connector.ErrMiss) {
-				t.Fatal(rows[0].Err)
-			}
-			return false
-		}
-		rows[0].Lease.Release()
-		return true
-	})
+	fetched(t, onB, own) // which only the bucket has
 	get(t, onB, own).Release()
 }

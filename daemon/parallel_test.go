@@ -45,12 +45,7 @@ func sides(t *testing.T, speed int, change func(i int, c *settings.Config), name
 }
 
 // documents are n segments of 300 tokens.
-func documents(n int) (list []*document) {
-	for i := range n {
-		list = append(list, newDocument(testProfile(1), nil, uint64(100+i), 300, profile.RoleMid))
-	}
-	return list
-}
+func documents(n int) []*document { return documentsOf(100, n) }
 
 // engine is a worker whose segments come from a list, until the test ends.
 type engine struct {

@@ -115,7 +115,7 @@ func TestPrimersNeedTheirFeature(t *testing.T) {
 	_, m := openClient(t, r.Socket(), p, connector.Binding{})
 	put(t, m, d.after(primer))
 
-	old := dialKnown(t, r)
+	old := attachWith(t, r.Socket(), wire.FeaturePrompt|wire.FeatureKnown)
 	old.register(p)
 	ids := [][32]byte{primer}
 	reserve := old.reserveRequest(d.after(primer), 0)
@@ -149,10 +149,7 @@ func TestPrimersNeedTheirFeature(t *testing.T) {
 // Nonsense is refused by name.
 func TestPrimersThatMakeNoSense(t *testing.T) {
 	r := startDaemon(t, testConfig(t), nil)
-	c := dialRaw(t, r.Socket())
-	c.mapAll(c.mustHello(&wire.HelloRequest{
-		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeaturePrompt | wire.FeatureKnown | wire.FeaturePrimers, Tenants: []wire.TenantName{{}},
-	}))
+	c := attachWith(t, r.Socket(), wire.FeaturePrompt|wire.FeatureKnown|wire.FeaturePrimers)
 	p := testProfile(1)
 	c.register(p)
 	first := newDocument(p, nil, 1, 64, profile.RoleFirst)

@@ -58,12 +58,17 @@ func listens(t testing.TB, path string) {
 // attach dials and says hello for one tenant.
 func attach(t testing.TB, path string, tenants ...wire.TenantName) *rawClient {
 	t.Helper()
+	return attachWith(t, path, 0, tenants...)
+}
+
+// attachWith is attach for a client that has these features.
+func attachWith(t testing.TB, path string, features uint64, tenants ...wire.TenantName) *rawClient {
+	t.Helper()
 	c := dialRaw(t, path)
 	if len(tenants) == 0 {
 		tenants = []wire.TenantName{{}}
 	}
-	fds := c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Tenants: tenants})
-	c.mapAll(fds)
+	c.mapAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Features: features, Tenants: tenants}))
 	return c
 }
 

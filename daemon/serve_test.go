@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"encoding/binary"
-	"math"
 	"testing"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -91,13 +89,7 @@ func TestSegmentsGoInAndStatesComeOut(t *testing.T) {
 		t.Fatalf("states of %d bytes, want %d", composed.Bytes, states.Bytes)
 	}
 	end := s.d.layout.Parts[s.d.layout.Find(0, profile.PartS)]
-	want, got := s.d.bytes[end.Off:end.Off+end.Len], s.c.slots.Bytes()[composed.Off:]
-	for i := 0; i < int(end.Len); i += 4 {
-		a, b := floatAt(want, i), floatAt(got, i)
-		if math.Abs(float64(a-b)) > 1e-6 {
-			t.Fatalf("state element %d: %g, want %g", i/4, b, a)
-		}
-	}
+	sameFloats(t, s.c.slots.Bytes()[composed.Off:], s.d.bytes[end.Off:end.Off+end.Len])
 	s.end(lease, composed.Lease)
 }
 
@@ -110,8 +102,4 @@ func TestRotationByPositionZeroCopiesTheRows(t *testing.T) {
 		t.Errorf("%d rows, or they differ", rotated.Rows)
 	}
 	s.end(lease, rotated.Lease)
-}
-
-func floatAt(b []byte, i int) float32 {
-	return math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))
 }

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"errors"
 	"io/fs"
 	"slices"
 	"testing"
@@ -116,18 +115,10 @@ func TestKeptRequestsAreBoundedInBytes(t *testing.T) {
 	}
 }
 
-// notes is a directory that opens at the n-th attempt.
-type notes struct {
-	content []byte
-	closed  int
-}
-
-var errClosed = errors.New("not open")
+// notes is a directory with one note.
+type notes struct{ content []byte }
 
 func (n *notes) Note(string) ([]byte, error) {
-	if n.closed--; n.closed >= 0 {
-		return nil, errClosed
-	}
 	if n.content == nil {
 		return nil, fs.ErrNotExist
 	}
