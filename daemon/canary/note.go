@@ -133,7 +133,6 @@ func (k *Memory) load() (known bool, err error) {
 		k.log.Error().Str("file", noteName).Msg("all profiles are switched off: " + why)
 		return false, nil
 	}
-	k.canary.setUnknown("")
 	for i := range list {
 		if tenant := k.tenants.ByName(list[i].Tenant); tenant != nil {
 			k.canary.restore(Key{tenant.ID, profile.Fingerprint(list[i].Profile)}, &list[i])
@@ -141,6 +140,7 @@ func (k *Memory) load() (known bool, err error) {
 			k.others = append(k.others, list[i])
 		}
 	}
+	k.canary.setUnknown("") // last: until then splicing is off for all profiles
 	return true, nil
 }
 

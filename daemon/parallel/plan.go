@@ -326,11 +326,11 @@ func (p *plan) happened(i int, e rowEvent) (changed bool) {
 		p.extend(r, p.work.cfg.Now())
 	}
 	var withdraw []share
-	var room int64
 	if settled {
 		p.left--
 		p.unheard = append(p.unheard, RowProgress{i, progressOf[r.state]})
-		room, r.room = r.room, 0
+		p.work.giveRoom(r.room) // before the watcher hears of the row
+		r.room = 0
 		p.countLocked(r)
 		if was == open {
 			withdraw = []share{r.last}
@@ -341,7 +341,6 @@ func (p *plan) happened(i int, e rowEvent) (changed bool) {
 		signal(p.wake)
 	}
 	p.mu.Unlock()
-	p.work.giveRoom(room)
 	for k, s := range withdraw {
 		if s.node >= 0 {
 			p.drop(s.node, number(i, k == 1))

@@ -55,9 +55,10 @@ func (s *Store) list(ctx context.Context) {
 // finish adopts the result of a pass. The result again is true if the prefix is over its
 // budget, so that another pass has to delete the oldest objects at once.
 func (s *Store) finish(p *pass) (again bool) {
-	s.index.listed.Store(true)
+	again = s.room.settle(p.bytes, &p.ages, s.cfg.Bytes, s.client.transport.serverNow())
 	s.counters.Passes.Add(1)
-	return s.room.settle(p.bytes, &p.ages, s.cfg.Bytes, s.client.transport.serverNow())
+	s.index.listed.Store(true) // last: writes may begin, and need to know the bytes
+	return again
 }
 
 func pause(ctx context.Context, d time.Duration) error {

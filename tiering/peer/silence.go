@@ -96,8 +96,8 @@ func (p *Peers) fellSilent(m *member) bool {
 	case m.heard.Load() != before, m.probe(), m.silence.ctx.Err() != nil:
 		return false
 	}
-	m.silent.Store(true)
 	p.counts.silences.Add(1)
+	m.silent.Store(true)
 	p.cfg.Log.Warn().Uint16("peer", uint16(m.Node)).Str("address", m.Addr).Msg("a peer does not answer: nothing is fetched from it until it does")
 	m.silence.start(func() {
 		for after(m.silence.ctx, silentPause) {
