@@ -173,12 +173,13 @@ func gather(memory []byte, off, length []uint64) (b []byte) {
 	return b
 }
 
-// deviceAtRest waits until no memory of the device is held for clients.
+// deviceAtRest waits until no memory of the device is held for clients, and no call of the driver
+// that was abandoned still runs.
 func (r *running) deviceAtRest() {
 	r.t.Helper()
 	r.atRest()
 	for _, g := range r.gpus {
-		eventually(r.t, "no memory of "+g.Name+" is lent", func() bool { return g.ConnectionBytes() == 0 })
+		eventually(r.t, "no memory of "+g.Name+" is lent", func() bool { return g.ConnectionBytes() == 0 && g.StuckCalls() == 0 })
 	}
 }
 

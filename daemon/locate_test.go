@@ -95,7 +95,7 @@ func TestARouterIsToldWhichNodeHoldsMost(t *testing.T) {
 	var got *api.Located
 	eventually(t, "c knows what both hold", func() bool {
 		got = ask(nodes[2], q)
-		return len(got.Nodes) == 3 && nodeOf(t, got, "a").Complete && nodeOf(t, got, "a").SegmentTokens == 160+firstInterior && nodeOf(t, got, "b").Tokens == 64+secondInterior
+		return len(got.Nodes) == 3 && nodeOf(t, got, "a").Complete && nodeOf(t, got, "a").AsOf != nil && nodeOf(t, got, "a").SegmentTokens == 160+firstInterior && nodeOf(t, got, "b").Tokens == 64+secondInterior
 	})
 	if got.Best == "" || got.Members != 3 || got.Tokens != len(prompt) || got.RecomputeMillis <= 0 || got.Measured || got.ExpectedFalse > 1e-6 {
 		t.Errorf("%+v", got)

@@ -35,9 +35,7 @@ func startPort(t *testing.T, creds *credentials) *port {
 		case <-time.After(patience):
 			t.Error("the port does not stop")
 		}
-		if n := p.connections(); n != 0 {
-			t.Errorf("%d connections are left", n)
-		}
+		eventually(t, "no connection is left", func() bool { return p.connections() == 0 })
 	})
 	return p
 }

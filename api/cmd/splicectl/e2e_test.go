@@ -114,23 +114,29 @@ func TestDoctorChecksWithATenantOfTheNode(t *testing.T) {
 	if out, _ := splicectl(t, cli.ExitFailed, "doctor", "--socket", d.Socket); !strings.Contains(out, `tenant "default": unknown`) || !strings.Contains(out, "--tenant-token-file") {
 		t.Errorf("without a tenant:\n%s", out)
 	}
+	nobodyConnected(t, d) // the one place is free again
 	splicectl(t, cli.ExitOK, "doctor", "--socket", d.Socket, "--tenant", "team-a", "--tenant-token-file", token)
 }
 
-func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
-	d := daemonForTest(t)
-	splicectl(t, cli.ExitOK, "doctor", "-socket", d.Socket)
-	// The daemon learns of a closed connection a moment later.
+// nobodyConnected waits until the daemon has noticed that all clients are gone.
+func nobodyConnected(t *testing.T, d *child.Daemon) {
+	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		connections, err := d.API().Connections(t.Context())
 		must(t, err)
 		if len(connections) == 0 {
-			break
+			return
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("connections: %+v", connections)
 		}
 	}
+}
+
+func TestDoctorLeavesNothingBehindInALivingDaemon(t *testing.T) {
+	d := daemonForTest(t)
+	splicectl(t, cli.ExitOK, "doctor", "-socket", d.Socket)
+	nobodyConnected(t, d)
 	pools, err := d.API().Pools(t.Context())
 	must(t, err)
 	for _, p := range pools {

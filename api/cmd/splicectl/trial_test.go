@@ -74,7 +74,10 @@ func TestDoctorLeavesNoTraceInProductionCounters(t *testing.T) {
 	admin := filepath.Join(filepath.Dir(socket), "a")
 	publish(t, socket)
 	nobody := func(s map[string]float64) bool { return s["spliced_engine_sessions{}"] == 0 }
-	before := settled(t, admin, func(s map[string]float64) bool { return nobody(s) && s["spliced_disk_written_total{}"] == 1 })
+	written := func(s map[string]float64) bool {
+		return s["spliced_tier_written_total{tier=disk}"] == 1 && s["spliced_tier_writing{tier=disk}"] == 0
+	}
+	before := settled(t, admin, func(s map[string]float64) bool { return nobody(s) && written(s) })
 	client, err := api.NewClient("unix:"+admin, "")
 	must(t, err)
 	defer client.Close()
