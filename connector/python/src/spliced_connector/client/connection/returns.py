@@ -123,10 +123,11 @@ class Returns:
         while (pending := self._pending.take()) is not None:
             how, ids = pending
             late = Late(how.tenant, returns=tuple(ids))
+            self._tally.add("gave_back", len(ids))
             if not self._exchange.post(how.op, late, how.request(ids)):
+                self._tally.add("gave_back", -len(ids))
                 self._pending.add(how, ids)
                 return False
-            self._tally.add("gave_back", len(ids))
         return True
 
     def _cancel(self) -> bool:
