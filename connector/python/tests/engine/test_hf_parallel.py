@@ -40,6 +40,7 @@ class Helping:
         self, helper: SplicedTransformers, before: Callable[[], bool] = lambda: True
     ) -> None:
         self.published = 0
+        self._idle = 0  # steps that published nothing
         self._over = threading.Event()
         self._helper, self._before = helper, before
         self._thread = threading.Thread(target=self._run)
@@ -50,7 +51,15 @@ class Helping:
             compute = worker._compute
             worker._compute = lambda *what: self._before() and compute(*what)  # type: ignore[method-assign]
             while not self._over.is_set():
-                self.published += worker.step(wait=0.1)
+                published = worker.step(wait=0.1)
+                self.published += published
+                self._idle += not published
+
+    def settled(self) -> int:
+        """How many segments it has published, once nothing more is wanted of it."""
+        seen = self._idle
+        wait_until(lambda: self._idle > seen + 1)  # one of them may have ended before
+        return self.published
 
     def end(self) -> None:
         self._over.set()
@@ -73,11 +82,14 @@ def helping() -> Iterator[Help]:
         one.end()
 
 
-def together(e: SplicedTransformers, helper: Helping, first: int = 100) -> None:
-    """Waits until the daemons have found each other, with prompts that nobody asks again."""
+def together(e: SplicedTransformers, helper: Helping, first: int = 100) -> int:
+    """Waits until the daemons have found each other, with prompts that nobody asks again. Returns
+    how many segments the helper has published."""
     seeds = iter(range(first, first + 1000))
     wait_until(lambda: e.prefill(ids_of(next(seeds)), CUTS, "splice").elsewhere > 0)
-    assert helper.published
+    published = helper.settled()
+    assert published
+    return published
 
 
 def alone(model: PreTrainedModel, connect: Connect, daemon: Daemon, ids: list[int]) -> torch.Tensor:
@@ -92,13 +104,12 @@ def test_together_they_say_what_one_says(
     a, b = start_cluster(SLOW)
     here = engine(MODELS[name](), connect, a, settings=COMBINING)
     there = helping(engine(MODELS[name](), connect, b))
-    together(here, there)
-    before, ids = there.published, ids_of(1)
+    before, ids = together(here, there), ids_of(1)
     done = here.prefill(ids, CUTS, "splice")
     assert not done.trouble
     assert done.elsewhere > 0
     assert 0 < done.captured < SEGMENTS * TOKENS, "both have computed some"
-    assert there.published - before == SEGMENTS - done.captured // TOKENS
+    assert there.settled() - before == SEGMENTS - done.captured // TOKENS
     assert torch.equal(done.logits, alone(MODELS[name](), connect, daemon, ids))
     again = here.prefill(ids, CUTS, "splice")
     assert (again.elsewhere, again.captured) == (0, 0), "now it is held here"
@@ -111,11 +122,10 @@ def test_an_answer_goes_on_behind_what_others_have_computed(
     a, b = start_cluster(SLOW)
     here = engine(qwen35(), connect, a, settings=COMBINING)
     there = helping(engine(qwen35(), connect, b))
-    together(here, there)
-    before, ids = there.published, ids_of(3)
+    before, ids = together(here, there), ids_of(3)
     options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
     out = here.generate(ids, CUTS, "splice", **options)
-    assert there.published > before
+    assert there.settled() > before
     alone = engine(qwen35(), connect, daemon)
     assert torch.equal(out, alone.generate(ids, CUTS, "splice", **options))
 
@@ -132,8 +142,8 @@ def test_a_helper_that_dies_costs_its_segments(
 
     def before() -> bool:
         if armed.is_set() and not killed.is_set():
+            killed.set()  # before the kill, which lets the other engine go on
             b.kill()
-            killed.set()
         return True
 
     together(here, helping(engine(qwen35(), connect, b), before))
