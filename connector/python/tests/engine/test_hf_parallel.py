@@ -16,7 +16,7 @@ from engine.hybrids import MODELS, qwen35
 from running import Daemon, StartCluster
 from spliced_connector.client import Model
 from spliced_connector.hf import HFSettings, SplicedTransformers
-from spliced_connector.hf import adapter as hf
+from spliced_connector.hf import weights
 
 pytestmark = pytest.mark.engine
 
@@ -227,6 +227,6 @@ def test_an_engine_with_other_weights_than_it_named_helps_nobody(
     with e.worker() as worker:
         assert worker.step() == 0
         assert len(asked) == 1
-        monkeypatch.setattr(hf, "altered", lambda _: "an adapter was added")
+        monkeypatch.setattr(weights, "altered", lambda _: "an adapter was added")
         assert worker.step() == 0
     assert len(asked) == 1
