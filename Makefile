@@ -197,6 +197,9 @@ lint-python: python ## ruff and mypy --strict over connector/python
 engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CPUs; 4.5 GiB
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) || [ $$? = 3 ]
 
+# Arguments of demo-vllm and demo-sglang, see scripts/demo-engines/demo.py --help.
+DEMOFLAGS ?=
+
 # Engine tests to run: the default ones, or '' for all.
 MARKED ?= -m 'not wide'
 
@@ -223,13 +226,13 @@ drift: python ## what the newest vLLM, SGLang and transformers have changed that
 demo-vllm: build ## a chat client in front of stock vLLM servers without us and with us; some minutes; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  $(ENGINES)/bin/python scripts/demo-engines/demo.py
+	  $(ENGINES)/bin/python scripts/demo-engines/demo.py $(DEMOFLAGS)
 
 demo-sglang: build ## the same in front of SGLang, on a CPU with kernels of the tests; some minutes; says why it skips
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) && \
 	  scripts/engines/sglang $(ENGINES) $(SGLANG); code=$$?; \
 	  if [ $$code != 0 ]; then [ $$code = 3 ]; exit; fi; \
-	  $(SGLANG)/bin/python scripts/demo-engines/demo.py --engine sglang --layers 4 --hidden 512
+	  $(SGLANG)/bin/python scripts/demo-engines/demo.py --engine sglang --layers 4 --hidden 512 $(DEMOFLAGS)
 
 bench-engines: build ## time to the first token in vLLM with and without splicing; some minutes
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES); code=$$?; \

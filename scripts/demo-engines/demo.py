@@ -31,6 +31,9 @@ from traffic import Request, agents, chats, documents, pages, questions
 
 ANSWER_TOKENS = 8
 WAYS = ("without", "with")
+SLOW = 3.0
+"""From this cost of bfloat16 on, the CPU emulates it: it has neither AVX-512 nor AMX for it."""
+FEW = "--layers 4 --hidden 512 --questions 2 --users 1 --tasks 1"
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,22 @@ def by_turn(
     return out
 
 
+def bfloat16_cost() -> float:
+    """Returns how long a layer of bfloat16 takes on this CPU, as a multiple of float32."""
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        x, weight = torch.ones(512, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            torch.nn.functional.linear(x, weight)
+            times.append(time.perf_counter() - began)
+        return median(times)
+
+    return seconds(torch.bfloat16) / seconds(torch.float32)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="An engine's server without us, and with us.")
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
@@ -222,6 +241,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the sums go as JSON")
     args = parser.parse_args()
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    if (cost := bfloat16_cost()) > SLOW:
+        print(f"bfloat16 takes {cost:.0f} times as long as float32 on this CPU: expect hours.")
+        print(f"Some minutes: make demo-{args.engine} DEMOFLAGS='{FEW}'\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="spliced-demo-") as name, ExitStack() as stack:
         directory = Path(name)
         model = args.model
