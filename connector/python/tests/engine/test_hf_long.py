@@ -11,6 +11,7 @@ from engine.hf_requests import CUTS, engine, far, tokens
 from engine.hybrids import qwen35
 from running import Daemon
 from spliced_connector.model import Span
+from spliced_connector.serving import composing
 from spliced_connector.walk import run, softmax
 from spliced_connector.walk.base import Sight
 
@@ -39,7 +40,7 @@ def test_a_splice_in_small_walks_is_the_same(
         walks.append(list(arguments[2]))  # type: ignore[call-overload]
         return splice(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run, "splice", noted)
+    monkeypatch.setattr(composing, "splice", noted)
     done = e.prefill(ids, CUTS, "splice")
     assert (done.reused, done.computed) == (want.reused, want.computed)
     assert far(done.logits, want.logits) <= 1e-5
