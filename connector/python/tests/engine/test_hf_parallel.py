@@ -15,8 +15,7 @@ from engine.hf_requests import engine, tokens
 from engine.hybrids import MODELS, qwen35
 from running import Daemon, StartCluster
 from spliced_connector.client import Model
-from spliced_connector.hf import HFSettings, SplicedTransformers
-from spliced_connector.hf import weights
+from spliced_connector.hf import HFSettings, SplicedTransformers, weights
 
 pytestmark = pytest.mark.engine
 
