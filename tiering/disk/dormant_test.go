@@ -140,7 +140,7 @@ func TestDamagedProfileIsWrittenAnew(t *testing.T) {
 				}
 				await(t, "the entries", func() bool { return found(lower.Tier, list) == len(list) })
 				await(t, "health", func() bool { return lower.Health().Dormant == 0 })
-				s.mustWrite(lower.Tier, segments(70, 1)[0], tier.LevelLogged)
+				await(t, "new objects of the profile are admitted", func() bool { return s.write(lower.Tier, segments(70, 1)[0], tier.LevelLogged) == nil })
 				s.check(lower.Tier)
 				must(t, lower.close())
 				cfg.Profile = nil
