@@ -124,17 +124,13 @@ func TestWhatOneNodeHoldsAnotherOneReads(t *testing.T) {
 	eventually(t, "b forgets what only a had", func() bool { return !found(t, onB, other).Hit() })
 	get(t, onB, doc).Release()
 
-	events := func(kind string) []api.Event {
-		list, _ := b.journal.Events(api.EventQuery{Kinds: []string{kind}, Limit: 10})
-		return list
-	}
-	if list := events(api.EventFetched); len(list) != 1 || *list[0].Key != api.Digest(doc.key) || list[0].Text != "from another node into memory" || list[0].Bytes == 0 {
+	if list := b.eventsOf(api.EventFetched); len(list) != 1 || *list[0].Key != api.Digest(doc.key) || list[0].Text != "from another node into memory" || list[0].Bytes == 0 {
 		t.Errorf("fetched: %+v", list)
 	}
-	if e := events(api.EventPeer)[0]; e.Why != "joined" || !strings.HasPrefix(e.Text, "node a at 127.0.0.1:") {
+	if e := b.eventsOf(api.EventPeer)[0]; e.Why != "joined" || !strings.HasPrefix(e.Text, "node a at 127.0.0.1:") {
 		t.Errorf("joined: %+v", e)
 	}
-	eventually(t, "it is told that a has left", func() bool { list := events(api.EventPeer); return list[len(list)-1].Why == "left" })
+	eventually(t, "it is told that a has left", func() bool { list := b.eventsOf(api.EventPeer); return list[len(list)-1].Why == "left" })
 }
 
 // A node that knows no sets yet, as after a start, asks who holds what.

@@ -192,19 +192,15 @@ func TestAnEngineReadsAndComposesOnTheGPU(t *testing.T) {
 	c.Close()
 	r.deviceAtRest()
 
-	events := func(kind string) []api.Event {
-		list, _ := r.journal.Events(api.EventQuery{Kinds: []string{kind}, Limit: 10})
-		return list
-	}
-	if list := events(api.EventGPU); len(list) != 1 || list[0].Why != "serving" || !strings.HasPrefix(list[0].Text, "GPU-") {
+	if list := r.eventsOf(api.EventGPU); len(list) != 1 || list[0].Why != "serving" || !strings.HasPrefix(list[0].Text, "GPU-") {
 		t.Errorf("gpu: %+v", list)
 	}
-	if list := events(api.EventPromoted); len(list) != 1 || *list[0].Key != api.Digest(d.key) || list[0].Text != "a copy into HBM" || list[0].Client != "test" {
+	if list := r.eventsOf(api.EventPromoted); len(list) != 1 || *list[0].Key != api.Digest(d.key) || list[0].Text != "a copy into HBM" || list[0].Client != "test" {
 		t.Errorf("promoted: %+v", list)
 	}
 	r.gpus[0].Fail(errors.New("off the bus"))
 	eventually(t, "the loss is told", func() bool {
-		list := events(api.EventGPU)
+		list := r.eventsOf(api.EventGPU)
 		return len(list) == 2 && list[1].Why == "lost" && strings.HasSuffix(list[1].Text, "off the bus")
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/spliced-kv/spliced/api"
 	"github.com/spliced-kv/spliced/daemon/settings"
 	"github.com/spliced-kv/spliced/gpuipc"
 	"github.com/spliced-kv/spliced/policy/profile"
@@ -144,6 +145,12 @@ func (r *running) atRest() {
 		}
 		return held == 0
 	})
+}
+
+// eventsOf returns the last events of a kind, at most ten.
+func (r *running) eventsOf(kind string) []api.Event {
+	list, _ := r.journal.Events(api.EventQuery{Kinds: []string{kind}, Limit: 10})
+	return list
 }
 
 // counter is the value of a counter as people see it; 0 = none of that name.

@@ -62,8 +62,7 @@ func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
 	}
 	fetched(t, onB, doc)
 	get(t, onB, doc).Release()
-	came, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventFetched}, Limit: 2})
-	if len(came) != 1 || *came[0].Key != api.Digest(doc.key) || came[0].Text != "from the object store into memory" {
+	if came := b.eventsOf(api.EventFetched); len(came) != 1 || *came[0].Key != api.Digest(doc.key) || came[0].Text != "from the object store into memory" {
 		t.Errorf("events %+v", came)
 	}
 
@@ -75,7 +74,7 @@ func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
 	if !probe.Enabled || len(probe.Steps) != 6 || slices.ContainsFunc(probe.Steps, func(s api.ProbeStep) bool { return s.Error != "" }) {
 		t.Errorf("a probe: %+v", probe)
 	}
-	if told, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventChanged}, Limit: 2}); len(told) != 1 || !strings.Contains(told[0].Text, "passed its test") {
+	if told := b.eventsOf(api.EventChanged); len(told) != 1 || !strings.Contains(told[0].Text, "passed its test") {
 		t.Errorf("events %+v", told)
 	}
 	s.Kill()

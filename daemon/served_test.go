@@ -92,7 +92,7 @@ func TestServedRequestsAddUp(t *testing.T) {
 	if saved := prefill.Marginal(10, 100) - prefill.Marginal(62, 100) - 2; got.SavedMillis != saved || got.SavedBy != api.SavedByGuess {
 		t.Fatalf("saved %v by %s, want %v by a guess", got.SavedMillis, got.SavedBy, saved)
 	}
-	events, _ := d.journal.Events(api.EventQuery{Kinds: []string{api.EventRequest}, Limit: 10})
+	events := d.eventsOf(api.EventRequest)
 	if len(events) != 3 || events[1].Why != api.WaySplice || events[1].Tokens != 100 || events[1].Bytes != 4096 || events[2].Tenant != "guarded" {
 		t.Fatalf("%+v", events)
 	}

@@ -140,7 +140,12 @@ func TestDamagedProfileIsWrittenAnew(t *testing.T) {
 				}
 				await(t, "the entries", func() bool { return found(lower.Tier, list) == len(list) })
 				await(t, "health", func() bool { return lower.Health().Dormant == 0 })
-				await(t, "new objects of the profile are admitted", func() bool { return s.write(lower.Tier, segments(70, 1)[0], tier.LevelLogged) == nil })
+				await(t, "its end", func() bool { // its entries are served a moment before
+					lower.mu.Lock()
+					defer lower.mu.Unlock()
+					return len(lower.mount.dormant) == 0
+				})
+				s.mustWrite(lower.Tier, segments(70, 1)[0], tier.LevelLogged)
 				s.check(lower.Tier)
 				must(t, lower.close())
 				cfg.Profile = nil
